@@ -121,9 +121,10 @@ class Loader:
             yield self._whole(partial(self._measured, index, item, fit))
 
     def each_trained(self) -> Iterator[Batch]:
-        """The pictures that are trained, one a batch, in the order of the plan and with their captions."""
-        for index, (item, fit) in enumerate(zip(self.plan.items, self.plan.fits, strict=True)):
-            yield self._whole(partial(self._measured, index, item, fit))
+        """The pictures that are learnt, one a batch, in the order of the plan and with their captions."""
+        return self._one_by_one(
+            (item, fit) for item, fit in zip(self.plan.items, self.plan.fits, strict=True) if not item.is_reg
+        )
 
     def _measured(self, index: int, item: Item, fit: Fit) -> Batch:
         """One picture to measure."""

@@ -21,9 +21,9 @@ from backend.lora.file_contents import inspect_lora
 from backend.lora_tools.base_models import OpenModel, Stored
 from backend.lora_tools.output import HASHES, check_room
 from backend.lora_tools.resize import Watch, no_watch
+from backend.models.common import tensor_file
 from backend.models.common.base_weights import BaseWeights
 from backend.models.common.clip_encoders import clip_words
-from backend.models.common.streamed_file import Entry, write_streamed
 from backend.models.common.tensor_sources import FileTensor, LazyTensor, file_tensors
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".ckpt", ".index.json", ".msgpack")
@@ -151,7 +151,7 @@ def _rewrite(
 ) -> None:
     """The file at `path` with other values for the tensors of `merged`."""
     entries = {
-        name: _entry(name, tensor, merged[name].read, progress) if name in merged else Entry.of(tensor)
+        name: _entry(name, tensor, merged[name].read, progress) if name in merged else _as_it_is(tensor)
         for name, tensor in file_tensors(path).items()
     }
     _write(out, entries, path, files)
@@ -181,15 +181,22 @@ def _write_file(
     entries = {
         name: _entry(name, tensor, partial(_replaced, tensor, rows[name]), progress)
         if name in rows
-        else Entry.of(tensor)
+        else _as_it_is(tensor)
         for name, tensor in stored.items()
     }
     progress.total = len(rows)
     _write(out, entries, path, files)
 
 
-def _entry(name: str, tensor: FileTensor, read: Callable[[], Tensor], progress: _Progress) -> Entry:
-    return Entry(tensor.shape, tensor.dtype, lambda: progress.reading(name, read))
+def _entry(name: str, tensor: FileTensor, read: Callable[[], Tensor], progress: _Progress) -> tensor_file.Stored:
+    def changed() -> Tensor:
+        return tensor_file.cast(name, progress.reading(name, read), tensor.dtype)
+
+    return tensor_file.Stored(tuple(tensor.shape), tensor.dtype, changed)
+
+
+def _as_it_is(tensor: FileTensor) -> tensor_file.Stored:
+    return tensor_file.Stored(tuple(tensor.shape), tensor.dtype, tensor.read)
 
 
 def _replaced(tensor: FileTensor, rows: Sequence[tuple[Piece, LazyTensor]]) -> Tensor:
@@ -206,11 +213,13 @@ def _replaced(tensor: FileTensor, rows: Sequence[tuple[Piece, LazyTensor]]) -> T
     return value
 
 
-def _write(out: Path, entries: Mapping[str, Entry], source: Path, files: Sequence[tuple[Path, float]]) -> None:
+def _write(
+    out: Path, entries: Mapping[str, tensor_file.Stored], source: Path, files: Sequence[tuple[Path, float]]
+) -> None:
     metadata = {key: value for key, value in header_of(source).metadata.items() if key not in HASHES}
     metadata["monotile.merged"] = json.dumps([{"file": path.name, "strength": times} for path, times in files])
     try:
-        write_streamed(out, entries, metadata)
+        tensor_file.write_tensors(out, entries, metadata)
     except ValueError as error:
         raise Refused(
             f"{out.name} can't be written: {error}", "Use smaller strengths, or a base model in bf16."

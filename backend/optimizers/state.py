@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from backend.optimizers.tensorwise import Tensorwise
+
 _SETTINGS = "chosen"
 """Key of a state that holds what the optimizer was made with."""
 
@@ -47,8 +49,9 @@ class ExactState:
             for name, value in state_dict["state"].get(number, {}).items():
                 if isinstance(value, Tensor) and live[name].dtype != value.dtype:
                     live[name] = value.to(live[name].device, copy=True)
-        if getattr(self.optimizer, "is_paged", False):
-            _page_again(self.optimizer, parameters)
+        own = self.optimizer.inner if isinstance(self.optimizer, Tensorwise) else self.optimizer
+        if getattr(own, "is_paged", False):
+            _page_again(own, parameters)
 
 
 class ExactSchedule:
@@ -88,7 +91,8 @@ def _page_again(optimizer: Any, parameters: Sequence[Tensor]) -> None:
             loaded = state.get(name)
             if not isinstance(loaded, Tensor) or not loaded.is_cuda:
                 continue
-            paged = optimizer.get_state_buffer(parameter, dtype=loaded.dtype)
+            # by the size of the state: what Tensorwise gives for a weight in bf16 is empty between steps
+            paged = optimizer.get_state_buffer(torch.empty_like(loaded), dtype=loaded.dtype)
             # the new memory is cleared by a kernel, and written from the host
             torch.cuda.synchronize(parameter.device)
             state[name] = paged.copy_(loaded)

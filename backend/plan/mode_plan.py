@@ -287,7 +287,9 @@ class _Work:
         """Distinct shapes of the loss of each picture, in the order in which it is measured."""
         if not self.cfg.validation.picture_losses:
             return []
-        return list(dict.fromkeys([*self._one_by_one(self.scan.train.items, self.fits), *self._held_out()]))
+        learnt = [pair for pair in zip(self.scan.train.items, self.fits, strict=True) if not pair[0].is_reg]
+        items, fits = [item for item, _ in learnt], [fit for _, fit in learnt]
+        return list(dict.fromkeys([*self._one_by_one(items, fits), *self._held_out()]))
 
     def _held_out(self) -> list[Shape]:
         sets = ((self.scan.validation[name].items, fits) for name, fits in self.validation_fits.items())

@@ -53,7 +53,7 @@ def picture_losses(cfg: Config, plan: Plan) -> Iterable[Finding]:
     batches = plan.steps.batches
     if not cfg.validation.picture_losses or not batches:
         return
-    pictures = len(plan.items) + sum(map(len, plan.validation.values()))
+    pictures = sum(not item.is_reg for item in plan.items) + sum(map(len, plan.validation.values()))
     draws = len(cfg.validation.validation_sigmas) * cfg.validation.validation_repeats
     passes = (3 if plan.steps.steps > 1 else 2) * pictures * -(-draws // plan.validation_batch)
     # a backward pass computes about twice what a forward pass does; with checkpointing blocks run forward once more

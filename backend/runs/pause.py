@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from backend.runs.paths import RunPaths
 from backend.runs.process import ProcessId
 
 ASKED, ANSWERED = "pause", "paused"
+_TRIES, _BETWEEN_S = 20, 0.05
 
 
 class Pause:
@@ -38,8 +40,8 @@ class Pause:
         write_atomic(self._asked, dumps({**ProcessId.of(os.getpid()).to_record(), "word": self._word}))
 
     def release(self) -> None:
-        """Let the trainer continue."""
-        self._asked.unlink(missing_ok=True)
+        """Let the trainer continue. OSError where that can't be written down; it continues when this process ends."""
+        _remove(self._asked)
 
     def is_answered(self) -> bool:
         """Whether the trainer waits for the process that asked last here."""
@@ -47,7 +49,8 @@ class Pause:
 
     def word(self) -> str | None:
         """For the trainer: the word of whoever asks it to wait; None where nobody does, or nobody is left who did."""
-        if not self._asked.exists():
+        # also while the disk does not answer, which Path.exists raises
+        if not os.path.exists(self._asked):
             return None
         record = _read(self._asked)
         process = ProcessId.from_record(record)
@@ -58,8 +61,19 @@ class Pause:
         write_atomic(self._answered, dumps({"word": word}))
 
     def end(self) -> None:
-        """For the trainer: it continues."""
-        self._answered.unlink(missing_ok=True)
+        """For the trainer: it continues. OSError where that can't be written down; the answer is to one word alone."""
+        _remove(self._answered)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that another process looks at all the time: Windows refuses that while it is open."""
+    for _ in range(_TRIES):
+        try:
+            path.unlink(missing_ok=True)
+            return
+        except PermissionError:
+            time.sleep(_BETWEEN_S)
+    path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -124,8 +124,8 @@ def newest_whole_state(folder: Path) -> ResumeState | None:
         damaged[state] = problem
     if damaged:
         text = "No saved state can be used. " + " ".join(damaged.values())
-        remedy = "Put the files back from a copy, or start a new run with the newest LoRA of checkpoints/ as "
-        raise Refused(text, f"{remedy}network_weights.")
+        remedy = "Put the files back from a copy, or start a new run with the newest file of checkpoints/: a LoRA as "
+        raise Refused(text, f"{remedy}network_weights, a whole model as base_model.")
     return None
 
 

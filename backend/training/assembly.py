@@ -32,7 +32,7 @@ from backend.training.follow_up import FollowUp
 from backend.training.gathering import report_problems
 from backend.training.inputs import Inputs
 from backend.training.lora_metadata import file_metadata
-from backend.training.measuring import measure, picture_losses, validation_sets
+from backend.training.measuring import measure, measures, picture_losses, validation_sets
 from backend.training.monitor import Monitor
 from backend.training.position import PositionCounter
 from backend.training.run_context import RunContext
@@ -152,7 +152,7 @@ def _between_steps(
     if cfg.saving.average_checkpoints is not None:
         averaging = Averaging(settings=cfg.saving, saver=saver, history=follow_up and follow_up.history)
         saver.protected = averaging.protected
-    measured = partial(measure, inputs, forward, conditioning, experts=trainable.experts)
+    parts = measures(inputs, forward, conditioning, trainable.experts)
     return BetweenSteps(
         saving=cfg.saving,
         validation=cfg.validation,
@@ -164,8 +164,9 @@ def _between_steps(
         requests=context.requests,
         events=context.events,
         validation_sets=sets,
-        measure=measured,
-        picture_losses=picture_losses(context, inputs, trainable, counter, loader, measured),
+        measure=partial(measure, parts),
+        passes=len(parts),
+        picture_losses=picture_losses(context, inputs, trainable, counter, loader, [*parts.values()]),
         draw_samples=sampler.draw if sampler else None,
         resume_training=monitor.resume_training,
         note_requested_samples=monitor.note_requested_samples,

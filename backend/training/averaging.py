@@ -103,10 +103,14 @@ class Averaging:
         return event
 
     def _files(self) -> dict[int, Path]:
-        """Step -> file of what is averaged, by step; the finished LoRA is one of them."""
-        files = self.saver.saved()
+        """Step -> file of what is averaged, by step; the finished LoRA is one of them.
+
+        Files of steps that a run had done before it went back to an earlier state, and ended sooner, are not of it.
+        """
+        end = self.saver.position().step
+        files = {step: path for step, path in self.saver.saved().items() if step <= end}
         if self.saver.final is not None and self.saver.final.is_file():
-            files[self.saver.position().step] = self.saver.final
+            files[end] = self.saver.final
         count = self.settings.average_checkpoints or 0
         if self.settings.average_from == "best":
             return {step: files[step] for step in sorted(self.protected(files))}

@@ -63,8 +63,10 @@ class BetweenSteps:
     validation_sets: Mapping[str, ValidationSet]
     """By their names."""
     measure: Callable[[Iterable[Example]], ValidationLoss]
+    """The loss of a set; goes through it `passes` times."""
     draw_samples: Callable[[int], None] | None
     """Draws the samples of all prompts at a step; None without prompts."""
+    passes: int = 1
     resume_training: Callable[[], None] = lambda: None
     """Called when something was done between two steps, and training continues."""
     note_requested_samples: Callable[[], None] = lambda: None
@@ -189,16 +191,8 @@ class BetweenSteps:
             self.follow_up.after(step, means)
 
     def _measure(self, examples: ValidationSet) -> ValidationLoss:
-        with PhaseProgress(self.events, "validate", examples.count) as progress:
-            return self.measure(self._counted(examples.read(), progress))
-
-    def _counted(self, examples: Iterable[Example], progress: PhaseProgress) -> Iterator[Example]:
-        """The examples, each counted once it is measured: when the next one is asked for. Interrupted by a stop."""
-        for example in examples:
-            if self.requests.stop:
-                raise Interrupted
-            yield example
-            progress.advance()
+        with PhaseProgress(self.events, "validate", examples.count * self.passes) as progress:
+            return self.measure(_Counted(examples, self.requests, progress))
 
     def _sample(self, requested: bool = False) -> None:
         if self.draw_samples is not None:
@@ -210,3 +204,22 @@ class BetweenSteps:
         elif requested:
             text = "A sample was asked for, but there are no sample prompts"
             self.events.write(WarningEvent(text=text, remedy="Add a prompt on the Sampling tab before the next run."))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """The examples of a set, each counted once it is measured: when the next one is asked for. Interrupted by a stop.
+
+    They can be gone through several times: each time they are read again.
+    """
+
+    examples: ValidationSet
+    requests: Requests
+    progress: PhaseProgress
+
+    def __iter__(self) -> Iterator[Example]:
+        for example in self.examples.read():
+            if self.requests.stop:
+                raise Interrupted
+            yield example
+            self.progress.advance()

@@ -1,6 +1,6 @@
 """Writes and loads the state that a stopped run continues from as if it had not stopped.
 
-``state/step-00000100/`` holds what is trained in float32 (a LoRA, or a whole model's weights), optimizer, schedule and
+``state/step-00000100/`` holds what is trained (a LoRA in float32, or a whole model's weights), optimizer, schedule and
 loss scale, the running mean where there is one, random number states, the gradients of a half-done accumulation, and
 the position. Which states are kept, and which is whole, is `backend.runs.state_folder`'s.
 """
@@ -35,7 +35,8 @@ FILES = {"lora": "lora.safetensors", "full": "weights.safetensors"}
 """Kind of training -> file of a state that holds what is trained."""
 _BEFORE = {"kind": "lora", "layers": "", "loraplus": "off", "merged": "", "experts": ""}
 """What states of before these were kept belong to."""
-_NEW_RUN = "Start a new run that continues from the newest LoRA of checkpoints/ (network_weights)."
+_WITH_FILE = "a new run with the newest file of checkpoints/: a LoRA as network_weights, a whole model as base_model."
+_NEW_RUN = f"Start {_WITH_FILE}"
 
 
 class Stateful(Protocol):
@@ -192,7 +193,7 @@ def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], obje
         if saved.get(key, _BEFORE.get(key)) != current[key]:
             both = "" if key in ("targets", "layers", "merged") else f" ({saved.get(key)}, now {current[key]})"
             text = f"The state to resume from was made with other values of {setting}{both}"
-            raise Refused(text, f"Set {setting} back, or start a new run with network_weights.", setting)
+            raise Refused(text, f"Set {setting} back, or start {_WITH_FILE}", setting)
     if saved.get("data") != current["data"]:
         warn("The training pictures changed since the run stopped: it continues, but not as if it had not stopped.")
     # states of before there was a choice have none

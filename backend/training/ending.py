@@ -85,9 +85,10 @@ def _train(trainer: Trainer, events: EventWriter) -> Ending:
 
 
 def _without_numbers(trainer: Trainer, lost: NotFinite) -> Failed:
-    """Keep the LoRA of the last step whose numbers were finite, and say all this."""
+    """Keep the file of the last step whose numbers were finite, and say all this."""
     remedy = (
-        "Start again from it (network_weights) with a lower learning rate, a longer warm-up, or bf16 instead of fp16."
+        f"Start again from it ({trainer.saver.files.again}) with a lower learning rate, a longer warm-up, or bf16 "
+        "instead of fp16."
     )
     return Failed(f"{lost} Training was stopped. {keep_good(trainer)}", remedy)
 

@@ -147,11 +147,12 @@ class Experts:
 
     @torch.no_grad()
     def _exchange_trained(self) -> None:
-        aside, optimizer = self.aside, self.optimizer
-        for name, live in self.lora.tensors().items():
-            kept = live.clone()
-            live.copy_(aside.tensors[name])
-            aside.tensors[name].copy_(kept)
+        aside, optimizer, live = self.aside, self.optimizer, self.lora.tensors()
+        # all before the first is changed: without room for them nothing is, and what is saved then is no mixture
+        kept = {name: value.clone() for name, value in live.items()}
+        for name, value in live.items():
+            value.copy_(aside.tensors[name])
+            aside.tensors[name].copy_(kept[name])
         self.lora.publish()
         state = optimizer.state
         optimizer.state = aside.optimizer  # type: ignore[assignment]

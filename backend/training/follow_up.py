@@ -88,6 +88,9 @@ class FollowUp:
         log.log(logging.INFO if state is None else logging.WARNING, "%s. %s", text, remedy)
 
     def _early_stop(self, step: int) -> None:
+        if self.early_stop is not None:
+            # decided already: a resumed run that ends so measures its last step once more
+            return
         patience, min_gain = self.settings.early_stop_patience, self.settings.early_stop_min_gain
         waited = self.history.without_gain(min_gain)
         if patience is None or waited < patience:

@@ -27,8 +27,8 @@ from backend.training.saved_files import SavedFiles, WeightsNotFinite
 
 @dataclass(frozen=True, slots=True)
 class FullContent:
-    """The tensors of a whole model, read one by one. write: of them and metadata, to a path. weights: path of what was
-    written -> its file of weights."""
+    """The tensors of a whole model, read one by one. written: writes them and metadata to a path. weights: path of what
+    was written -> its file of weights."""
 
     tensors: Mapping[str, Stored]
     written: Callable[[Path, Mapping[str, Stored], Mapping[str, str]], None]
@@ -56,6 +56,7 @@ class FullFiles(SavedFiles):
     """Files of a whole model. denoiser: with the trained weights. precision: that its weights are saved in."""
 
     noun: ClassVar[str] = "model"
+    again: ClassVar[str] = "base_model"
 
     denoiser: nn.Module
     precision: str

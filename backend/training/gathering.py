@@ -90,6 +90,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
     sizes = _check_settings(cfg, family, empty, names, plan, device, dtype)
     if cfg.training.kind == "full":
         report_problems(_full_problems(cfg, base, family, empty, Run(events.path.parent)), events)
+        report_problems(_text_that_is_not_saved(base_weights), events)
     report_problems(quantization_support.fp8_compile_warnings(cfg, device), events)
     # of both, each draws its own noise levels
     side = sides_of(cfg)[0] if len(sides_of(cfg)) == 1 else None
@@ -217,6 +218,20 @@ def _full_problems(cfg: Config, base: BaseModelFiles, family: FamilyFacts, empty
     work, on shapes alone."""
     files = full_files(empty, base, family, layout=cfg.saving.model_layout, precision=cfg.saving.save_precision)
     return save_problems(run, cfg, FullWeights.of(empty, cfg.network), files)
+
+
+def _text_that_is_not_saved(merged: BaseWeights | None) -> list[Problem]:
+    """A warning where a merged LoRA changes text encoders too: a whole model is saved with the base model's own."""
+    return [
+        Problem(
+            "network.base_weights",
+            None,
+            f"{path.name} also changes the text encoders, and the saved model has those of the base model",
+            f"Load {path.name} for the text encoders beside the saved model, or merge a file without them.",
+            "warning",
+        )
+        for path in (merged.of_text() if merged else [])
+    ]
 
 
 def _lora_sizes(cfg: Config, family: FamilyFacts, empty: nn.Module, names: LayerNames) -> dict[str, Size]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 
 from backend.config.experts import SIDES
 from backend.dataset.items import Item
+from backend.families.spec import Side
 from backend.latents.loader import Batch, Loader
 from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.training_sample import TRAINING_SAMPLE, identity_of
@@ -21,6 +22,9 @@ from backend.training.run_context import RunContext
 from backend.training.trainable import Trainable
 from backend.training.trainer import Forward
 from backend.training.validation import Example, ValidationLoss, validate
+
+Measure = Callable[[Iterable[Example]], ValidationLoss]
+"""Gives the loss of pictures at some noise levels."""
 
 
 def validation_sets(inputs: Inputs, loader: Loader) -> dict[str, ValidationSet]:
@@ -47,13 +51,14 @@ def picture_losses(
     trainable: Trainable,
     counter: PositionCounter,
     loader: Loader,
-    measure: Callable[[Iterable[Example]], ValidationLoss],
+    parts: Sequence[Measure],
 ) -> PictureLosses | None:
     """What measures each training picture, and the validation pictures to compare with; None where that is off."""
     settings = inputs.cfg.validation
     if not settings.picture_losses:
         return None
-    sets = {TRAINED: inputs.plan.items, **inputs.plan.validation}
+    # the model knows what regularization images show: beside them every other picture would look memorised
+    sets = {TRAINED: [item for item in inputs.plan.items if not item.is_reg], **inputs.plan.validation}
 
     def read() -> Iterator[Example]:
         # without a key of its own: pictures of one size get the same noise, so that their losses can be compared
@@ -69,7 +74,7 @@ def picture_losses(
         total_steps=inputs.plan.steps.steps,
         pictures=[PictureId(name, item.key, str(item.path)) for name, items in sets.items() for item in items],
         read=read,
-        measure=measure,
+        measures=parts,
         # both experts are measured by turns, each by itself
         to_use=trainable.to_use if trainable.experts is None else nullcontext,
         how={
@@ -80,34 +85,53 @@ def picture_losses(
     )
 
 
-def measure(
+def measures(
+    inputs: Inputs, forward: Forward, conditioning: ConditioningEncoder, experts: Experts | None
+) -> dict[tuple[int, ...], Measure]:
+    """What measures pictures as the settings have it, by the numbers of the noise levels at which it does so.
+
+    Of both experts, each at its own: all pictures by one, and then by the other, since a change moves a whole model.
+    """
+    sigmas = inputs.cfg.validation.validation_sigmas
+    every = tuple(range(len(sigmas)))
+    if experts is None:
+        return {every: partial(_measured, inputs, forward, conditioning, sigmas)}
+    own = {side: tuple(number for number in every if experts.side_of(sigmas[number]) == side) for side in SIDES}
+    return {
+        numbers: partial(_by_expert, experts, side, inputs, forward, conditioning, [sigmas[n] for n in numbers])
+        for side, numbers in own.items()
+        if numbers
+    }
+
+
+def measure(parts: Mapping[tuple[int, ...], Measure], examples: Iterable[Example]) -> ValidationLoss:
+    """The validation loss of `examples`, which are gone through once for each of the `parts` (of `measures`)."""
+    losses: dict[int, float] = {}
+    for numbers, part in parts.items():
+        losses |= dict(zip(numbers, part(examples).sigma_losses, strict=True))
+    return ValidationLoss(tuple(loss for _, loss in sorted(losses.items())))
+
+
+def _by_expert(
+    experts: Experts,
+    side: Side,
     inputs: Inputs,
     forward: Forward,
     conditioning: ConditioningEncoder,
+    sigmas: Sequence[float],
     examples: Iterable[Example],
-    experts: Experts | None = None,
 ) -> ValidationLoss:
-    """The validation loss of `examples`, as the settings have it measured; of both experts, each at its own levels."""
-    sigmas = inputs.cfg.validation.validation_sigmas
-    if experts is None:
-        return _measured(inputs, forward, conditioning, examples, sigmas)
-    examples, losses = list(examples), {}
-    for side in SIDES:
-        own = [sigma for sigma in sigmas if experts.side_of(sigma) == side]
-        if own:
-            experts.take(side)
-            with experts.to_use():
-                measured = _measured(inputs, forward, conditioning, examples, own)
-            losses |= dict(zip(own, measured.sigma_losses, strict=True))
-    return ValidationLoss(tuple(losses[sigma] for sigma in sigmas))
+    experts.take(side)
+    with experts.to_use():
+        return _measured(inputs, forward, conditioning, sigmas, examples)
 
 
 def _measured(
     inputs: Inputs,
     forward: Forward,
     conditioning: ConditioningEncoder,
-    examples: Iterable[Example],
     sigmas: Sequence[float],
+    examples: Iterable[Example],
 ) -> ValidationLoss:
     settings = inputs.cfg.validation
     return validate(

@@ -35,6 +35,7 @@ _DOING = {
     "validate": "measuring the validation loss",
     "picture_losses": "measuring the loss of each image",
     "save": "saving",
+    "pause": "waiting for a preview, or taking the model back to the GPU after it",
 }
 _STAGES = {
     "cache_latents": ("encode_pictures",),
@@ -52,6 +53,7 @@ _OTHERWISE = {
     "cache_text": "",
     "cache_latents": ", or lower resolution",
     "sample": ", or draw smaller samples",
+    "pause": ", or draw the preview once the run has ended",
 }
 """What is left where no setting of the estimate helps."""
 

@@ -35,7 +35,8 @@ class PictureLosses:
     pictures: Sequence[PictureId]
     """Of every picture or window, in the order of `read`; the windows of a clip share one."""
     read: Callable[[], Iterable[Example]]
-    measure: Callable[[Iterable[Example]], ValidationLoss]
+    measures: Sequence[Callable[[Iterable[Example]], ValidationLoss]]
+    """Each gives the loss at noise levels of its own; that of a picture is the mean over the levels of all."""
     to_use: Callable[[], AbstractContextManager[None]]
     """Holds the LoRA at the weights that files and samples have."""
     how: Mapping[str, object]
@@ -81,14 +82,19 @@ class PictureLosses:
     def _measure(self, moment: Moment) -> None:
         """Every picture, and the table with the results; nothing is kept where a stop comes first."""
         step = self.position().step
+        levels: list[list[float]] = [[] for _ in self.pictures]
+        total = len(self.pictures) * len(self.measures)
+        with PhaseProgress(self.events, "picture_losses", total) as progress, self.to_use():
+            for measure in self.measures:
+                for own, example in zip(levels, self.read(), strict=True):
+                    if self.requests.stop:
+                        log.info("The losses of pictures at step %d were left out: the run was asked to stop", step)
+                        return
+                    own += measure([example]).sigma_losses
+                    progress.advance()
         losses: dict[PictureId, list[float]] = {}
-        with PhaseProgress(self.events, "picture_losses", len(self.pictures)) as progress, self.to_use():
-            for picture, example in zip(self.pictures, self.read(), strict=True):
-                if self.requests.stop:
-                    log.info("The losses of pictures at step %d were left out: the run was asked to stop", step)
-                    return
-                losses.setdefault(picture, []).append(self.measure([example]).loss)
-                progress.advance()
+        for picture, own in zip(self.pictures, levels, strict=True):
+            losses.setdefault(picture, []).append(sum(own) / len(own))
         means = {picture: sum(each) / len(each) for picture, each in losses.items()}
         if self._write(self._table().with_moment(moment, step, means)):
             self.events.write(PictureLossesEvent(step=step, moment=moment, pictures=len(means), file=FILE))

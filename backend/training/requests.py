@@ -71,7 +71,10 @@ class Requests:
             except WriteFailed as error:
                 log.warning("The run can't say that it waits for the preview, and continues: %s", error)
             finally:
-                self._pause.end()
+                try:
+                    self._pause.end()
+                except OSError as error:
+                    log.debug("The answer to the preview can't be removed: %s", error)
         return True
 
     def _pending(self) -> set[str]:

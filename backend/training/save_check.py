@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from backend.base.errors import Refused
 from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
+from backend.config.experts import turns_of
 from backend.plan.memory.optimizer_bytes import FLOAT, rows_and_columns, state_bytes
 from backend.runs.state_folder import replaceable_bytes
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from backend.training.saved_files import SavedFiles
 
 log = logging.getLogger(__name__)
+
+_HALF = 2
+"""Bytes of a number in bf16."""
 
 
 def save_problems(run: Run, cfg: Config, weights: TrainedWeights, files: SavedFiles) -> list[Problem]:
@@ -30,13 +34,16 @@ def save_problems(run: Run, cfg: Config, weights: TrainedWeights, files: SavedFi
     except Refused:
         raise
     except Exception as error:  # noqa: BLE001 - found now it costs nothing, and all training at the first save
+        name = "model_layout" if cfg.training.kind == "full" else "save_layout"
         raise Refused(
-            f"The LoRA can't be written in the layout {cfg.saving.save_layout}: {type(error).__name__} {error}",
-            "Choose another save_layout, or take the layer that it names out of targets_include.",
-            "saving.save_layout",
+            f"The {files.noun} can't be written with {name} {getattr(cfg.saving, name)}: "
+            f"{type(error).__name__} {error}",
+            f"Choose another {name}, or take the layer that it names out of targets_include.",
+            f"saving.{name}",
         ) from error
-    what = f"a {files.noun} file"
-    return room_problems(run, file, _state_bytes(cfg, weights) if cfg.saving.save_state else 0, what)
+    # of two experts each has a file, and its part of the state
+    times, what = (1, f"a {files.noun} file") if turns_of(cfg) is None else (2, f"two {files.noun} files")
+    return room_problems(run, times * file, times * _state_bytes(cfg, weights) if cfg.saving.save_state else 0, what)
 
 
 def room_problems(run: Run, file: int, state: int, what: str = "a LoRA file") -> list[Problem]:
@@ -63,6 +70,9 @@ def room_problems(run: Run, file: int, state: int, what: str = "a LoRA file") ->
 
 def _state_bytes(cfg: Config, weights: TrainedWeights) -> int:
     shapes = [rows_and_columns(tuple(part.shape)) for part in weights.parameters()]
-    numbers = sum(rows * columns for rows, columns in shapes) * FLOAT
+    count = sum(rows * columns for rows, columns in shapes)
+    # of a whole model as they are trained, of a LoRA always in float32; so is a mean
+    half = cfg.training.kind == "full" and cfg.training.full_weight_dtype == "bf16"
+    numbers = count * (_HALF if half else FLOAT) + (count * FLOAT if cfg.training.ema else 0)
     optimizer = state_bytes(cfg.optimizer.optimizer, shapes, cfg.optimizer.optimizer_args).total
-    return numbers * (2 if cfg.training.ema else 1) + optimizer
+    return numbers + optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -42,6 +43,8 @@ class SavedFiles(ABC):
 
     noun: ClassVar[str]
     """What a file holds, in messages."""
+    again: ClassVar[str]
+    """The setting by which a new run begins with a file."""
 
     ending: str = ".safetensors"
 
@@ -68,7 +71,8 @@ class SavedFiles(ABC):
     def is_same(self, a: Path, b: Path) -> bool:
         """True when both are one file, or hold the same bytes."""
         try:
-            return os.path.samefile(a, b) or a.read_bytes() == b.read_bytes()
+            # in pieces: a whole model may be larger than the machine's memory
+            return os.path.samefile(a, b) or filecmp.cmp(a, b, shallow=False)
         except OSError:
             return False
 
@@ -109,6 +113,7 @@ class LoraFiles(SavedFiles):
     """Files of a LoRA. names: of its layers in files."""
 
     noun: ClassVar[str] = "LoRA"
+    again: ClassVar[str] = "network_weights"
 
     lora: Lora
     settings: SavingSection

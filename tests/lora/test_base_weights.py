@@ -72,7 +72,7 @@ def merge_of(base: Path, *files: tuple[Path, float]) -> BaseWeights:
 
 def loaded(base: Path, *files: tuple[Path, float], **more: object) -> nn.Module:
     merge = merge_of(base, *files)
-    assert merge.check() == []
+    assert merge.check() == merge.of_text() == []
     return load_family(FLUX.name).load_denoiser(base, LoadOptions(torch.float32, CPU, merge=merge.merged, **more))
 
 
@@ -168,7 +168,7 @@ def test_text_encoders_get_theirs_and_so_do_captions(request: pytest.FixtureRequ
     code = load_family(row.name)
     known = names_of(linear_layers(code.empty_denoiser(base)), row)
     merge = BaseWeights.of(NetworkSection(base_weights=[str(file)]), BaseModelFiles.at(base), row, known)
-    assert merge is not None and merge.check() == []
+    assert merge is not None and merge.check() == [] and merge.of_text() == [file]
     found = code.load_text(base, LoadOptions(torch.float32, CPU, merge=merge.merged))
     for mine, wanted in zip(found.encode(["a red circle"], 77), stack().encode(["a red circle"], 77), strict=True):
         for key, value in wanted.items():

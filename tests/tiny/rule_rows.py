@@ -11,6 +11,8 @@ FOLDERS = {"dataset.folders": [{"path": "a"}]}
 PROMPT = {"sampling.prompts": [{"prompt": "x"}]}
 SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
 WAN22 = {"model.family": "wan22"}
+BOTH = {**WAN22, "timesteps.train_experts": "both"}
+SIGMAS = {"validation.validation_sigmas": [0.2, 0.95]}
 LONG_NAME = {**WAN22, "timesteps.train_experts": "both", "saving.output_name": "\u540d" * 70}
 TEXT = {"network.train_text_encoder": True}
 TEXT_RATIO = {"network.loraplus_text_encoder_lr_ratio": 4.0}
@@ -112,8 +114,11 @@ FULL_ROWS: list[tuple[Values, str, str]] = [
 BROKEN: list[tuple[Values, str, str]] = [
     *FULL_ROWS,
     *(
-        ({**WAN22, "timesteps.train_experts": "both", **values}, f"saving.{name}", "takes one LoRA file")
-        for name, values in (("keep_best", {**VALIDATED, "saving.keep_best": True}), ("average_checkpoints", AVERAGED))
+        ({**BOTH, **values}, f"saving.{name}", "takes one LoRA file")
+        for name, values in (
+            ("keep_best", {**VALIDATED, **SIGMAS, "saving.keep_best": True}),
+            ("average_checkpoints", AVERAGED),
+        )
     ),
     ({"saving.output_dir": "~"}, "saving.output_dir", "other things than runs"),
     ({"saving.output_dir": "~/Downloads/"}, "saving.output_dir", "other things than runs"),
@@ -133,6 +138,14 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"timesteps.switch_boundary_every": 5}, "timesteps.switch_boundary_every", "does not have it"),
     ({**WAN22, "timesteps.timestep_boundary": 0.8}, "timesteps.timestep_boundary", "all noise levels"),
     ({**WAN22, "timesteps.switch_boundary_every": 5}, "timesteps.switch_boundary_every", "take turns"),
+    *(
+        (
+            {**BOTH, "dataset.validation_split": 0.1, "validation.validation_sigmas": [sigma]},
+            "validation.validation_sigmas",
+            f"expert for {side} noise",
+        )
+        for side, sigma in (("high", 0.35), ("low", 0.9))
+    ),
     (
         {**WAN22, "timesteps.train_experts": "both", "timesteps.min_timestep": 875.0},
         "timesteps.min_timestep",

@@ -235,8 +235,9 @@ def validated(world: World, cfg: Config) -> Any:
     """What a validation is measured with."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "validate", lambda examples, forward, **named: named)
-        found = measuring.measure(replace(world.inputs, cfg=cfg), None, None, [])  # type: ignore[arg-type]
-    return found["sigmas"], found["repeats"], found["seed"]  # type: ignore[index]
+        parts = measuring.measures(replace(world.inputs, cfg=cfg), None, None, None)  # type: ignore[arg-type]
+        (named,) = [part([]) for part in parts.values()]
+    return named["sigmas"], named["repeats"], named["seed"]  # type: ignore[index]
 
 
 def described(world: World, cfg: Config) -> Any:

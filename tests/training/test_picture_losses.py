@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def measuring(run: Run, step: int, micro: int = 0, **more: object) -> tuple[Pict
         return ValidationLoss((0.5,))
 
     return PictureLosses(
-        run=run, events=EventWriter(run), requests=Requests(Control(run)), total_steps=10, measure=measure,
+        run=run, events=EventWriter(run), requests=Requests(Control(run)), total_steps=10, measures=[measure],
         position=lambda: Position(step=step, micro=micro), pictures=[PictureId("", "key", "a.png")],
         read=lambda: [Example("", None, {})], to_use=nullcontext, how={"seed": 1, **more},  # type: ignore[arg-type]
     ), measured  # fmt: skip
@@ -149,6 +150,27 @@ def test_a_run_that_goes_back_forgets_what_it_measured_later(tmp_path: Path) -> 
     assert known is not None and known.steps == {"end": 10} and results_of(known)[0].verdict is None
     (run.path / FILE).write_text("{}\n")
     assert read_table(run) is None
+
+
+def test_each_of_two_experts_measures_all_pictures_in_a_row(tmp_path: Path) -> None:
+    """A change of experts moves a whole model. The loss is the mean over the noise levels of both."""
+    run, order = Run.create_empty(tmp_path, "run"), []
+    each, _ = measuring(run, 10)
+    each.pictures = [PictureId("", "a", "a.png"), PictureId("", "b", "b.png")]
+    each.read = lambda: [Example(name, None, {}) for name in "ab"]  # type: ignore[arg-type]
+
+    def expert(name: str, *losses: float) -> Callable[[Iterable[Example]], ValidationLoss]:
+        def measure(examples: Iterable[Example]) -> ValidationLoss:
+            order.extend(name + example.key for example in examples)
+            return ValidationLoss(losses)
+
+        return measure
+
+    each.measures = [expert("high ", 0.5), expert("low ", 0.25, 0.0)]
+    each.at_end()
+    known = read_table(run)
+    assert order == ["high a", "high b", "low a", "low b"]
+    assert known is not None and [losses["end"] for losses in known.losses.values()] == [0.25, 0.25]
 
 
 @pytest.mark.parametrize(

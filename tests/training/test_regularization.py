@@ -12,6 +12,8 @@ from backend.config.schema import Config
 from backend.dataset.items import Item
 from backend.dataset.scan import scan_dataset
 from backend.plan.make_plan import plan_for
+from backend.plan.training_sample import training_sample
+from backend.runs.picture_table import read_table
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, rows, train_here
 
@@ -32,28 +34,34 @@ def test_regularization_images_have_their_class_for_a_caption_and_a_weight(tiny_
     """No trigger word, none held out, counted by the plan; prior_loss_weight scales their share of the loss alone."""
     chosen = {"folders": folders(tmp_path), "trigger_word": "ohwx", "batch_size": 4}
 
-    def settings(weight: float, **dataset: Any) -> Config:
+    def settings(weight: float, validation: dict[str, Any] | None = None, **dataset: Any) -> Config:
         return config(
             tiny_flux,
             tmp_path / "images",
             tmp_path,
             dataset={**chosen, **dataset},
+            validation=validation or {},
             loss={"prior_loss_weight": weight},
             training={"max_train_steps": 1},
         )
 
-    scan = scan_dataset(settings(1.0, validation_split=0.4))
+    compared = settings(1.0, {"validate_training_images": 9}, validation_split=0.4)
+    scan = scan_dataset(compared)
     regular = [item for item in scan.train.items if item.is_reg]
     assert [(item.caption, item.repeats) for item in regular] == [("small dog", 3), ("an old dog", 3)]
     assert all(item.caption.startswith("ohwx") for item in scan.train.items if not item.is_reg)
     assert [Item.from_dict(item.to_dict()) for item in regular] == regular
     (held,) = scan.validation.values()
     assert [item.is_reg for item in held.items] == [False]
+    assert [scan.train.items[number].is_reg for number in training_sample(compared, scan)] == [False]
     losses = {}
     for weight in (1.0, 0.5, 0.0):
-        run, code = train_here(settings(weight))
+        measured = {"picture_losses": True, "validation_sigmas": [0.05]} if not weight else {}
+        run, code = train_here(settings(weight, measured))
         assert code == 0
         losses[weight] = rows(run)[0]["loss"]
+    table = read_table(run)
+    assert table is not None and {Path(each.path).parent.name for each in table.losses} == {"images"}
     assert losses[0.0] < losses[0.5] < losses[1.0]
     assert losses[0.5] == pytest.approx((losses[0.0] + losses[1.0]) / 2, rel=1e-5)
     plan = plan_for(settings(0.5), scan_dataset(settings(0.5)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from backend.config.rules.rule import Rule, no_effect
 from backend.config.schema import by_path
+from backend.families.spec import Side
 from backend.families.table import FAMILIES
 
 _EVERY = by_path()["timesteps.switch_boundary_every"].default
@@ -17,6 +20,40 @@ def _edge(boundary: float | None, family: str) -> float | None:
     """The timestep between the experts; None of a family without."""
     experts = FAMILIES[family].experts
     return None if experts is None else 1000 * (experts.boundary if boundary is None else boundary)
+
+
+def _unmeasured(side: Side, near: str) -> Rule:
+    """A warning where an expert is trained, and no picture is measured at its noise levels."""
+
+    def broken(
+        sigmas: list[float],
+        experts: str,
+        boundary: float | None,
+        family: str,
+        split: float,
+        folders: list[Any],
+        pictures: bool,
+    ) -> bool:
+        edge = _edge(boundary, family)
+        if edge is None or experts not in (side, "both") or not (split or folders or pictures):
+            return False
+        return not any((1000 * sigma >= edge) == (side == "high") for sigma in sigmas)
+
+    return Rule(
+        (
+            "validation.validation_sigmas",
+            "timesteps.train_experts",
+            "timesteps.timestep_boundary",
+            "model.family",
+            "dataset.validation_split",
+            "validation.validation_folders",
+            "validation.picture_losses",
+        ),
+        broken,
+        f"what is measured says nothing of the expert for {side} noise: all validation_sigmas are the other's",
+        f"Add a noise level of its own to validation_sigmas, such as {near}",
+        "warning",
+    )
 
 
 LOSS_RULES: tuple[Rule, ...] = (
@@ -56,6 +93,8 @@ LOSS_RULES: tuple[Rule, ...] = (
         "Set timesteps.train_experts to both, or remove switch_boundary_every",
         "warning",
     ),
+    _unmeasured("high", "0.95"),
+    _unmeasured("low", "0.2"),
     no_effect("timesteps.discrete_flow_shift", "timesteps.timestep_sampling", ("shift",), "only shift uses it"),
     no_effect(
         "timesteps.sigmoid_scale",

@@ -108,7 +108,7 @@ class ValidationSection(Section):
         label="Measure each training image",
         help="Measures the loss of each training image or video at the start, in the middle and at the end of the run, "
         "with the noise levels, repeats and seed of the validation loss. The Dataset tab then shows which images were "
-        "learnt. The scan tells what it costs.",
+        "learnt. Regularization images are left out. The scan tells what it costs.",
     )
     validation_seed: int = setting(
         42,

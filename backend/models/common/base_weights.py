@@ -69,6 +69,14 @@ class BaseWeights:
             ]
         return warnings
 
+    def of_text(self) -> list[Path]:
+        """Those of the files that change a text encoder."""
+        words = set(self.encoders.values())
+        layers = {path: inspect_lora(path, self.names).layers for path, _ in self.files}
+        return [
+            path for path, changed_here in layers.items() if any(n.partition(".")[0] in words for n in changed_here)
+        ]
+
     def merged(self, part: str, tensors: Mapping[str, LazyTensor], device: torch.device) -> dict[str, LazyTensor]:
         """`tensors` of a part of the model, by its own names, with what the files change, worked out on `device`."""
         files = [(read_lora(path, self.names), multiplier) for path, multiplier in self.files]

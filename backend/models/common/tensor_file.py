@@ -40,6 +40,18 @@ class Stored:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
+def cast(name: str, value: Tensor, dtype: torch.dtype) -> Tensor:
+    """`value` in the format `dtype`, on the CPU. ValueError when a number that was finite is too large for it."""
+    value = value.detach().to("cpu")
+    result = value.to(dtype)
+    if result.dtype != value.dtype and dtype.is_floating_point:
+        # formats of 8 bits have no test of their own
+        lost = ~torch.isfinite(result.float()) & torch.isfinite(value.float())
+        if lost.any():
+            raise ValueError(f"{name} has values too large for {_NAMES[dtype]}")
+    return result
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Stored], metadata: Mapping[str, str] | None = None) -> None:
     """Write the file whole or not at all (`backend.base.files.atomic_path`).
 

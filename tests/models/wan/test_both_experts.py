@@ -172,7 +172,7 @@ def assert_measured_alike(both: Trainer, alone: dict[Side, Trainer]) -> None:
         between = trainer.between_steps
         (examples,) = between.validation_sets.values()
         with between.to_use():
-            return between.measure(examples.read()).sigma_losses
+            return between.measure(list(examples.read())).sigma_losses
 
     losses = {side: measured(trainer) for side, trainer in alone.items()}
     # of a run of one expert, too, all levels are measured
