@@ -134,9 +134,12 @@ def settings_of_form(cfg: Config, changes: Mapping[str, str]) -> Config:
 def row_of_checkpoint(run: Run, checkpoint: Checkpoint, strength: float = 1.0) -> Row:
     """The row of one LoRA file of a run."""
     name = checkpoint.path.stem if checkpoint.step is None else f"step {checkpoint.step}"
+    name = name if checkpoint.role is None else f"{name}, {checkpoint.role}"
     facts = {"run": run.name, "step": checkpoint.step}
     use = LoraUse(path=str(checkpoint.path), strength=strength)
-    return Row(name=name, loras=(use,), facts=facts, step=checkpoint.step)
+    # the loss that the run measured at the step of an average is not that of the average
+    step = None if checkpoint.role == "average" else checkpoint.step
+    return Row(name=name, loras=(use,), facts=facts, step=step)
 
 
 def find_checkpoint(run: Run, wanted: str | None) -> Checkpoint:
@@ -156,12 +159,17 @@ def find_checkpoint(run: Run, wanted: str | None) -> Checkpoint:
 def with_new_rows(request: PreviewRequest, whole: bool) -> PreviewRequest:
     """The followed request with a row more for each checkpoint that its run has saved since.
 
-    whole: the run has ended, and names every file that it has; before, one whose step it has not written down waits.
+    whole: the run has ended, and names every file that it has; before, one whose step it has not written down waits,
+    and so does the best one, which a better one takes the place of.
     """
     assert request.run is not None and request.follow is not None
     run, follow = Run(request.run), request.follow
     known = {use.path for row in request.rows for use in row.loras}
-    files = [each for each in run.checkpoints() if str(each.path) not in known and (whole or each.step is not None)]
+    files = [
+        each
+        for each in run.checkpoints()
+        if str(each.path) not in known and (whole or (each.step is not None and each.role is None))
+    ]
     rows = [row_of_checkpoint(run, each, follow.strength) for each in files]
     return replace(request, rows=(*request.rows, *(replace(row, loras=(*row.loras, *follow.extra)) for row in rows)))
 
