@@ -14,7 +14,7 @@ from typing import Any
 from backend.base.errors import Refused
 from backend.base.problems import errors
 from backend.config.load import Loaded, load, loads
-from backend.config.schema import Config, SamplePrompt
+from backend.config.schema import Config, SamplePrompt, with_values
 from backend.config.toml_io import dumps
 from backend.runs.folder import Checkpoint, Run
 
@@ -123,11 +123,18 @@ def settings_of_run(run: Run, changes: Mapping[str, str]) -> Config:
     """Settings of a preview of a run: those it trains with, but one graph for all sizes where that can be."""
     if not run.config_path.is_file():
         raise Refused(f"{run.path} holds no config.toml", "Give the name or the folder of a run.")
-    return _usable(load(run.config_path, {**_UNLIKE_TRAINING, **changes}))
+    loaded = load(run.config_path, {**_UNLIKE_TRAINING, **changes})
+    if loaded.partial is not None and loaded.partial.training.kind == "full":
+        text = f"the run {run.name} trained the whole model, and the preview draws with LoRA files"
+        raise Refused(text, "Draw with the model that it saved, as the base model.")
+    return _usable(loaded)
 
 
 def settings_of_form(cfg: Config, changes: Mapping[str, str]) -> Config:
-    """Settings of a preview of the base model that other settings name."""
+    """Settings of a preview of the base model that other settings name, which may be those of full fine-tuning."""
+    if cfg.training.kind == "full":
+        # quantization and swap are refused there, and a preview trains nothing
+        cfg = with_values(cfg, {"training.kind": "lora", "optimizer.fused_backward": False})
     return _usable(loads(dumps(cfg, whole=True), {**_UNLIKE_TRAINING, **changes}))
 
 
