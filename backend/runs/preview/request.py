@@ -16,6 +16,8 @@ from backend.base.problems import errors
 from backend.config.load import Loaded, load, loads
 from backend.config.schema import Config, SamplePrompt, with_values
 from backend.config.toml_io import dumps
+from backend.families.spec import FamilyFacts
+from backend.families.table import family
 from backend.runs.folder import Checkpoint, Run
 
 _UNLIKE_TRAINING = {"compile.shape_mode": "auto", "compile.static_token_count": "none"}
@@ -114,9 +116,9 @@ class PreviewRequest:
         return cls(config=config, rows=rows, prompts=prompts, run=data["run"], follow=follow)
 
 
-def settings_of_base(base: str, family: str, changes: Mapping[str, str]) -> Config:
+def settings_of_base(base: str, family_name: str, changes: Mapping[str, str]) -> Config:
     """Settings of a preview of a base model. changes: further settings by name. Refused with all problems."""
-    return _usable(loads("", {"model.base_model": base, "model.family": family, **changes}))
+    return _usable(loads("", {"model.base_model": base, "model.family": family_name, **changes}))
 
 
 def settings_of_run(run: Run, changes: Mapping[str, str]) -> Config:
@@ -205,10 +207,20 @@ def changed_prompts(prompts: Sequence[SamplePrompt], changes: Mapping[str, Any])
 
 
 def _usable(loaded: Loaded) -> Config:
-    """The settings that were read. Refused with all errors where there are some."""
+    """The settings that were read. Refused with all errors where there are some, and for what can't be drawn."""
     if loaded.config is None or errors(loaded.problems):
         raise Refused.of(errors(loaded.problems))
+    refuse_other_than_prompts(family(loaded.config.model.family))
     return loaded.config
+
+
+def refuse_other_than_prompts(facts: FamilyFacts) -> None:
+    """Refused for families whose pictures need more than a prompt."""
+    if facts.video is not None:
+        raise Refused(f"the preview draws pictures, and {facts.title} clips", "Draw them as samples of a run.")
+    if facts.controls is not None and facts.controls.needed:
+        text = f"{facts.title} draws from a control image, which the preview does not take yet"
+        raise Refused(text, "Draw it as a sample of the run.", "model.family")
 
 
 def path_of(text: str) -> str:
