@@ -56,7 +56,7 @@ class Turns:
         self.watch.phase("turn")
         while self.run.is_at_work() and not self._pause.is_answered():
             if self._stops():
-                self._pause.release()
+                self._release()
             elif self._pause.word() is None:
                 # not asked yet, or a start of the run has removed it; another preview that asks comes first
                 self._pause.ask()
@@ -74,8 +74,13 @@ class Turns:
             log.warning("The RAM has no room for the preview's model, which is loaded again: %s", error)
             self.studio.close()
         finally:
-            self._pause.release()
             self._held = False
+            self._release()
+
+    def _release(self) -> None:
+        """Take back what was asked; what another preview asks for stays."""
+        if self._pause.is_asked():
+            self._pause.release()
 
     def _stops(self) -> bool:
         """Whether the run is asked to stop."""
@@ -100,6 +105,7 @@ def follow(
     """
     assert request.run is not None
     run, done = Run(request.run), 0
+    # a trainer in another container can't tell whether this process lives, and would not wait for it
     shared = pick_device().type == "cuda" and is_here(run.record()) and shares_device(run)
     turns = Turns(run=run, studio=studio, watch=watch, needed=shared if pauses is None else pauses)
     try:

@@ -38,18 +38,16 @@ class Pause:
         write_atomic(self._asked, dumps({**ProcessId.of(os.getpid()).to_record(), "word": self._word}))
 
     def release(self) -> None:
-        """Let the trainer continue; what another process asks for stays."""
-        if self.is_asked():
-            self._asked.unlink(missing_ok=True)
-        self._word = ""
-
-    def is_asked(self) -> bool:
-        """Whether what was asked here is still asked for: the start of a trainer removes what was asked before."""
-        return bool(self._word) and _read(self._asked).get("word") == self._word
+        """Let the trainer continue."""
+        self._asked.unlink(missing_ok=True)
 
     def is_answered(self) -> bool:
-        """Whether the trainer waits for what was asked here."""
-        return bool(self._word) and _read(self._answered).get("word") == self._word
+        """Whether the trainer waits for the process that asked last here."""
+        return self.is_asked() and _read(self._answered).get("word") == self._word
+
+    def is_asked(self) -> bool:
+        """Whether what was asked here still stands: a start of the run removes it, another process replaces it."""
+        return bool(self._word) and _read(self._asked).get("word") == self._word
 
     def word(self) -> str | None:
         """For the trainer: the word of whoever asks it to wait; None where nobody does, or nobody is left who did."""
