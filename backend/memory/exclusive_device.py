@@ -76,7 +76,7 @@ def offloaded(model: nn.Module, device: torch.device, patience_s: float = 0.0) -
 
 def _fill(storage: torch.UntypedStorage, size: int, device: torch.device, until: float) -> None:
     """Give a storage its bytes again; where there is no room, again and again until `until` (`time.monotonic`)."""
-    told = False
+    is_logged = False
     while True:
         try:
             storage.resize_(size)
@@ -84,9 +84,9 @@ def _fill(storage: torch.UntypedStorage, size: int, device: torch.device, until:
         except RuntimeError as error:
             if not is_out_of_vram(error) or time.monotonic() >= until:
                 raise
-            if not told:
+            if not is_logged:
                 log.warning("Another process fills the GPU; the denoiser waits in RAM until there is room: %s", error)
-                told = True
+                is_logged = True
         time.sleep(_AGAIN_S)
         _empty_cache(device)
 
