@@ -85,7 +85,10 @@ class _Progress:
 def _checked(files: Sequence[tuple[Path, float]], model: OpenModel) -> list[str]:
     """What is left out of each file, in words. Refused for what is no LoRA of the model."""
     held = {clip_words(model.facts).get(part.name) for part in model.parts()}
+    experts = model.facts.experts
     left_out = []
+    if experts is not None and model.files.place(model.facts.part(experts.part)) is not None:
+        left_out.append(f"the expert for low noise ({experts.part}) stays as it is; give it as a single file for that")
     for path, _ in files:
         try:
             contents = inspect_lora(path, model.names)
@@ -128,8 +131,8 @@ def _write_folder(
 
 
 def _copied(source: str, out: str) -> None:
-    """Copy a file and flush it, so that it is there when the folder is."""
-    shutil.copy2(source, out)
+    """Copy a file and flush it, so that it is there when the folder is. A read-only one gives a plain copy."""
+    shutil.copyfile(source, out)
     with open(out, "rb+") as stream:
         os.fsync(stream.fileno())
 
