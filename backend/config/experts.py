@@ -20,12 +20,14 @@ ENDINGS: dict[Side, str] = {"high": "_high_noise", "low": "_low_noise"}
 """Of the names of their LoRA files, without the suffix."""
 
 
-_SIDE = re.compile(r"(?<![a-z])(high|low)(?=_noise(?![a-z]))")
+# the last one: a run may be called low_noise itself
+_SIDE = re.compile(r"(.*(?<![a-z]))(?:high|low)(_noise(?![a-z]).*)", re.DOTALL)
 
 
 def expert_file(path: Path, side: Side) -> Path:
     """The LoRA file of an expert, of a pair of which `path` is either; `path` itself where its name names no expert."""
-    return path.with_name(_SIDE.sub(side, path.name))
+    parts = _SIDE.fullmatch(path.name)
+    return path if parts is None else path.with_name(f"{parts[1]}{side}{parts[2]}")
 
 
 @dataclass(frozen=True, slots=True)
