@@ -100,7 +100,7 @@ SAVING_RULES: tuple[Rule, ...] = (
         for name in ("keep_best", "average_checkpoints")
     ),
     *refused_without_validation("saving.keep_best"),
-    *refused_without_validation("saving.average_from"),
+    *refused_without_validation("saving.average_from", ("saving.average_checkpoints",)),
     Rule(
         ("saving.average_from", "saving.average_checkpoints"),
         lambda which, count: which != "last" and count is None,
