@@ -19,6 +19,7 @@ from backend.families.files.base_model import header_of
 from backend.families.files.layouts.rules import Piece
 from backend.lora.file_contents import inspect_lora
 from backend.lora_tools.base_models import OpenModel, Stored
+from backend.lora_tools.lora_layers import read_raw
 from backend.lora_tools.output import HASHES, check_room
 from backend.lora_tools.resize import Watch, no_watch
 from backend.models.common.base_weights import BaseWeights
@@ -83,7 +84,7 @@ class _Progress:
 
 
 def _checked(files: Sequence[tuple[Path, float]], model: OpenModel) -> list[str]:
-    """What is left out of each file, in words. Refused for what is no LoRA of the model."""
+    """What is left out of each file, in words. Refused for what is no LoRA of the model, and for NaN and infinity."""
     held = {clip_words(model.facts).get(part.name) for part in model.parts()}
     experts = model.facts.experts
     left_out = []
@@ -92,6 +93,9 @@ def _checked(files: Sequence[tuple[Path, float]], model: OpenModel) -> list[str]
     for path, _ in files:
         try:
             contents = inspect_lora(path, model.names)
+            raw = read_raw(path)
+            for layer in raw.layers.values():
+                raw.parts(layer)
         except Refused as error:
             raise Refused(error.text, error.remedy) from error
         lost = [each for each in contents.layers if each.startswith("te") and each.partition(".")[0] not in held]
