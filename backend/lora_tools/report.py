@@ -139,10 +139,10 @@ def _is_finite(file: RawLora, key: str) -> bool:
 
 
 def _family(file: RawLora) -> str | None:
-    """By the metadata, or else by the layers' names."""
+    """By the metadata, or else by the layers' names; these too where families share a word, as all of Wan do."""
     version = file.metadata.get("ss_base_model_version")
-    title = next((each.title for each in FAMILIES.values() if each.lora_version == version), None)
-    return title or family_of_names(file.layers)
+    titles = [each.title for each in FAMILIES.values() if each.lora_version == version]
+    return titles[0] if len(titles) == 1 else family_of_names(file.layers) or next(iter(titles), None)
 
 
 def _counted(values: Any) -> dict[str, int]:
