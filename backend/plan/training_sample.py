@@ -25,7 +25,9 @@ def training_sample(cfg: Config, scan: DatasetScan) -> tuple[int, ...]:
         return ()
     first: dict[str, int] = {}
     for number, item in enumerate(scan.train.items):
-        first.setdefault(item.key, number)
+        # regularization images are not what is learned
+        if not item.is_reg:
+            first.setdefault(item.key, number)
     return tuple(sorted(first[key] for key in sorted(first, key=lambda key: _draw(seed, key))[:count]))
 
 
