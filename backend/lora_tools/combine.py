@@ -133,7 +133,8 @@ def _embeddings(files: Sequence[RawLora]) -> dict[str, Tensor]:
                 text = f"{owners[word]} and {file.path.name} both hold an embedding of {word}"
                 raise Refused(text, "Merge them into a base model instead, or give one of them.")
             owners[word] = file.path.name
-        tensors |= {key: file.tensor(key).clone() for key in file.shapes if bundled_embedding(clean_key(key))}
+        keys = {clean_key(key): key for key in file.shapes}
+        tensors |= {clean: file.tensor(key).clone() for clean, key in keys.items() if bundled_embedding(clean)}
     return tensors
 
 

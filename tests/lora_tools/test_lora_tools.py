@@ -199,6 +199,11 @@ def test_resizing_keeps_what_it_says_under_the_same_keys(tiny_sdxl: Path, tmp_pa
         torch.testing.assert_close(error, sizes[2:].norm(), rtol=1e-3, atol=1e-5)
     assert run("resize", path, "--keep", 1, "--out", out, "--overwrite")[0] == 0
     assert safetensors.torch.load_file(out).keys() == before.keys()
+    # names that torch.compile made
+    wrapped = {key.replace("lora_unet_", "lora_unet__orig_mod_"): value for key, value in before.items()}
+    safetensors.torch.save_file(wrapped, path)
+    assert run("resize", path, "--rank", 2, "--out", out, "--overwrite")[0] == 0
+    assert safetensors.torch.load_file(out).keys() == before.keys()
     other = write_lora(tmp_path / "c.safetensors", tiny_sdxl, "sdxl", kind="lokr", targets=[r".*attn1\.to_q"])
     assert "only a LoRA can be resized" in run("resize", other, "--rank", 2, "--out", tmp_path / "d.safetensors")[1]
 
