@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from backend.config.experts import sides_of
 from backend.config.schema import Config, SamplePrompt
 from backend.families.spec import FamilyFacts
 from backend.runs.samples import Sample
@@ -133,6 +134,7 @@ def _settings(facts: CardFacts) -> list[tuple[str, str]]:
         ("Network", cfg.network.network_type),
         ("Rank", str(cfg.network.network_dim)),
         ("Alpha", f"{cfg.network.network_alpha:g}"),
+        *(("Expert", f"for {side} noise") for side in sides_of(cfg)),
         ("Steps", "unknown" if step is None else f"{step:,}"),
         ("Images a step", str(batch)),
         ("Resolution", f"{data.resolution} x {data.resolution} px in area"),

@@ -332,4 +332,4 @@ def test_both_share_the_planned_graphs_and_diffusers_loads_both_files(
     assert published.folder.name == "tiny-step00000004" and "It was read back" in published.checked
     assert {f"{name}{ending}" for name in pair for ending in (".safetensors", ".png")} < set(published.files)
     card = (published.folder / "README.md").read_text("utf-8")
-    assert " and ".join(f"`{name}.safetensors`" for name in pair) in card
+    assert " and ".join(f"`{name}.safetensors`" for name in pair) in card and "| Expert | for low noise |" in card
