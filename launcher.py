@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "train": (
         "backend.train",
-        "train a LoRA from a TOML file, in this terminal",
+        "train from a TOML file, in this terminal: a LoRA, or a whole model",
         "CONFIG.toml [--SETTING VALUE ...] | --resume RUN",
         "training",
     ),
