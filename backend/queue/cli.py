@@ -9,7 +9,6 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -94,7 +93,7 @@ def _start(options: argparse.Namespace, folder: QueueFolder, console: Console) -
         view.expected_seconds(config, _runs(folder)) for entry in waiting if (config := _config(folder, entry.id))
     ]
     known = [seconds for seconds, _ in filter(None, expected)]
-    console.print(f"The queue is on; {len(waiting)} runs wait.")
+    console.print(f"The queue is on. Runs that wait: {len(waiting)}.")
     if known and len(known) == len(waiting):
         console.print(f"By earlier runs of the same settings they take {spoken(sum(known))} together.")
     return 0
@@ -139,13 +138,12 @@ def _identity(folder: QueueFolder, text: str) -> str:
 
 
 def _see_to(folder: QueueFolder) -> None:
-    """Start the queue's process. Runs that were started elsewhere are looked for in the default folder."""
+    """Start the queue's process. It knows the folders that the page trains in; here is the default one."""
     process.see_to(folder, [PROJECT_ROOT / "runs"], folder.path.parent / "preview")
 
 
 def _runs(folder: QueueFolder) -> list[Run]:
-    own = [Path(entry.run).parent for entry in folder.read().entries if entry.run is not None]
-    return [run for root in dict.fromkeys([*own, PROJECT_ROOT / "runs"]) for run in list_runs(root)]
+    return [run for root in dict.fromkeys([*folder.roots(), PROJECT_ROOT / "runs"]) for run in list_runs(root)]
 
 
 def _clock(moment: float | None) -> str:

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from backend.base.paths import PROJECT_ROOT
 from backend.queue import changes
 from backend.queue.folder import QueueFolder
 from backend.runs.folder import Run
 from backend.runs.supervise import stop
-from tests.browser.conftest import PATIENCE_MS, Server, load_preset, tab, wait_for
+from tests.browser.conftest import PATIENCE_MS, Server, few_pictures, load_preset, tab, wait_for
 
 TRAINING_MS = 240_000
 
 
 def queue_demo(page: Page, server: Server, name: str, steps: int) -> None:
     """Put a short, uncompiled demo into the queue by the button in the bar."""
-    few = server.folder / "few"
-    few.mkdir(exist_ok=True)
-    for file in sorted((PROJECT_ROOT / "assets" / "demo" / "concept").glob("*"))[:4]:
-        shutil.copy(file, few)
     change = {
-        "dataset.folders": [{"path": str(few)}],
+        "dataset.folders": [{"path": str(few_pictures(server, "concept"))}],
         "dataset.cache_dir": str(server.folder / "cache"),
         "training.max_train_steps": steps,
         "compile.compile": False,

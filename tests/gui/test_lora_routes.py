@@ -47,6 +47,6 @@ def test_of_a_whole_model_nothing_is_asked_that_takes_a_lora(page: Page) -> None
     assert page.client.get("/preview/sources").json()["runs"] == []
     drawing = {"run": run.name, "files": ["fox.safetensors"], "prompts": ["a fox"]}
     refused = page.client.post("/preview/draw", json=drawing)
-    assert refused.status_code == 409 and "whole models" in refused.json()["detail"]
+    assert refused.status_code == 422 and "whole models" in refused.json()["detail"]
     (listed,) = page.client.get("/library").json()["runs"]
     assert [file["model"] for file in listed["files"]] == [True]
