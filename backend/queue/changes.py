@@ -56,9 +56,11 @@ def skip(folder: QueueFolder, identity: str, stop: Callable[[Run], object] = sup
     entry = _known(folder.read(), identity)
     if entry.phase == "started":
         _refuse_starting(folder, entry)
-        if entry.run is not None and Run(entry.run).is_at_work():
-            stop(Run(entry.run))
-            return
+    # also one that has ended, and that a person resumed by hand
+    if entry.phase != "waiting" and entry.run is not None and Run(entry.run).is_at_work():
+        stop(Run(entry.run))
+        return
+    if entry.phase in ("started", "ended"):
         raise RunError(f"{entry.name} has ended.", "Look at the list again.")
     _change(folder, identity, _waiting, lambda waiting: replace(waiting, phase="skipped"))
 

@@ -72,7 +72,7 @@ def rows(folder: QueueFolder, runs: Sequence[Run], now: float | None = None) -> 
 
 def _others(queue: Queue, runs: Sequence[Run]) -> list[tuple[str | None, Run]]:
     """Runs at work that were started elsewhere, each with the number of its GPU; None for several or any."""
-    own = {entry.run for entry in queue.entries if entry.phase == "started"}
+    own = {entry.run for entry in queue.entries if entry.phase != "waiting"}
     at_work = [run for run in runs[:_MOST_COMPARED] if str(run.path) not in own and run.is_at_work()]
     numbers = [str(run.record().get("gpus")) for run in at_work]
     return [(number if number.isdecimal() else None, run) for number, run in zip(numbers, at_work, strict=True)]
