@@ -46,9 +46,14 @@ def run_now(folder: QueueFolder, identity: str) -> None:
 
 def set_gpu(folder: QueueFolder, identity: str, gpu: str | None) -> None:
     """Choose the GPU of a waiting entry: its number, or None for any. RunError for what is no number."""
-    if gpu is not None and not gpu.isdecimal():
-        raise RunError(f"{gpu!r} is no number of a GPU.", "Take one that nvidia-smi lists, such as 0.")
+    check_gpu(gpu)
     _change(folder, identity, _waiting, lambda entry: replace(entry, gpu=gpu))
+
+
+def check_gpu(gpu: str | None) -> None:
+    """RunError for what is no number of a GPU; None is any."""
+    if gpu is not None and not (gpu.isascii() and gpu.isdecimal()):
+        raise RunError(f"{gpu!r} is no number of a GPU.", "Take one that nvidia-smi lists, such as 0.")
 
 
 def skip(folder: QueueFolder, identity: str, stop: Callable[[Run], object] = supervise.stop_in_background) -> None:

@@ -67,8 +67,7 @@ def _show(options: argparse.Namespace, folder: QueueFolder, console: Console) ->
 
 
 def _add(options: argparse.Namespace, folder: QueueFolder, console: Console) -> int:
-    if options.gpu is not None and not options.gpu.isdecimal():
-        raise RunError(f"{options.gpu!r} is no number of a GPU.", "Take one that nvidia-smi lists, such as 0.")
+    changes.check_gpu(options.gpu)
     for path in options.config:
         loaded = load.load(path)
         problems = [*loaded.problems, *(start_problems(loaded.config) if loaded.config is not None else [])]
