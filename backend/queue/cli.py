@@ -124,15 +124,11 @@ def _on_entry(change: Callable[[QueueFolder, str], object]) -> Callable[..., int
 def _identity(folder: QueueFolder, text: str) -> str:
     """The id of the entry that a person means: its id, the end of it, or its name where only one has it."""
     entries = folder.read().entries
-    means = [
-        [entry.id for entry in entries if entry.id == text],
-        [entry.id for entry in entries if entry.id.endswith(text)],
-        [entry.id for entry in entries if entry.name == text],
-    ]
-    for ids in means:
-        if len(ids) == 1:
-            return ids[0]
-    problem = "Several entries are" if any(len(ids) > 1 for ids in means) else "No entry of the queue is"
+    # a short name may be the end of another entry's id, and then either may be meant
+    ids = [entry.id for entry in entries if entry.id.endswith(text) or entry.name == text]
+    if len(ids) == 1:
+        return ids[0]
+    problem = "Several entries are" if ids else "No entry of the queue is"
     raise RunNotFound(f"{problem} {text!r}.", "Give an id that launcher.py queue lists, or the end of it.")
 
 
