@@ -209,6 +209,8 @@ export interface RunFile {
   role: "best" | "average" | null;
   // A whole model in diffusers layout, which can't be downloaded as one.
   folder: boolean;
+  // A whole model, which what reads LoRA files does not take.
+  model: boolean;
 }
 export interface Sample {
   file: string;

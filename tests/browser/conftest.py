@@ -159,7 +159,9 @@ class Watched:
         self.said: list[str] = []
         self.requests: list[str] = []
         page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda m: self.said.append(f"{m.text} {m.location}") if m.type in ("error", "warning") else None)
+        page.on(
+            "console", lambda m: self.said.append(f"{m.text} {m.location}") if m.type in ("error", "warning") else None
+        )
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
 
