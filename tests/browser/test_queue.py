@@ -64,7 +64,7 @@ def test_the_second_of_three_is_killed_and_all_end_as_told(
         expect(page.locator("#queue-head h2")).to_have_text("The queue is on")
         expect(card(page, "q-one").locator(".state")).to_have_text("Finished", timeout=TRAINING_MS)
         two = Run(str(started(folder, 1)))
-        wait_for(lambda: len(two.checkpoints()) > 0, 120)
+        wait_for(two.has_state, 120)
         expect(card(page, "q-two").locator(".state")).to_have_text("Running")
         trainer = two.process()
         assert trainer is not None
