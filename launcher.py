@@ -29,7 +29,7 @@ COMMANDS = {
     ),
     "train": (
         "backend.train",
-        "train a LoRA from a TOML file, in this terminal",
+        "train from a TOML file, in this terminal: a LoRA, or a whole model",
         "CONFIG.toml [--SETTING VALUE ...] | --resume RUN",
         "training",
     ),
@@ -240,7 +240,7 @@ def run_tests(python, arguments):
     lint = [("ruff check", ["ruff", "check", "."]), ("ruff format", ["ruff", "format", "--check", "."])]
     python = [str(python), "-P", "-m"]
     failed = [name for name, line in lint if wait(python + line, environment, ROOT)]
-    workers = [] if "-n" in arguments else ["-n", "2", "--dist", "worksteal", "--durations=25"]
+    workers = [] if "-n" in arguments else ["-n", "3", "--dist", "worksteal", "--durations=25"]
     code = wait(python + ["pytest"] + workers + arguments, environment, ROOT)
     if failed:
         say("%s found problems; see above the tests." % " and ".join(failed))

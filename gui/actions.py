@@ -130,7 +130,7 @@ class Actions:
         """Do what this tab asks. Errors for people become a notice; the form is kept in any case."""
         behind = self.draft.keep(values, tab)
         what = str(request.get("what", ""))
-        if behind and what in ("refresh", "start"):
+        if behind and what in ("refresh", "start", "enqueue"):
             return self._overtaken(what)
         reply = self._do(what, request)
         reply.reload |= behind
@@ -141,7 +141,8 @@ class Actions:
         text = "The settings were changed in another browser tab. This one shows them now."
         if what == "refresh":
             return Reply(self._answer(text).message, reload=True)
-        return Reply(self._answer(f"{text} Check them, then start again.", "error").message, reload=True)
+        again = "start" if what == "start" else "add them to the queue"
+        return Reply(self._answer(f"{text} Check them, then {again} again.", "error").message, reload=True)
 
     def _do(self, what: str, request: Mapping[str, Any]) -> Reply:
         action = self._known.get(what)
@@ -371,7 +372,7 @@ class Actions:
                 run = Run.create(config)
                 supervise.start(None, run)
         except RunBusy as wrong:
-            notice = messages.notice(messages.words(wrong), "error")
+            notice = messages.notice(messages.words(wrong), "error", "Add to queue", {"what": "enqueue"})
             return Reply(self.state(problems) | {"refused": True, "notice": notice})
         except (RunError, WriteFailed) as wrong:
             problems.append(Problem("saving.output_dir", None, wrong.text, wrong.remedy))

@@ -94,7 +94,8 @@ def make_app(
         name = str(draft.now.values.get("saving.output_dir", ""))
         return "" if name in draft.untyped() else name
 
-    store = RunStore(runs_folder, home.draft / "places.json")
+    preview_folder, queue_folder = PreviewFolder.of_page(draft.folder), QueueFolder.of_page(draft.folder)
+    store = RunStore(runs_folder, home.draft / "places.json", queue_folder.roots)
     actions = Actions(draft, store, presets.Shelf(user=home.presets))
     form_routes = FormRoutes(draft, store, actions.shelf)
     if home.first:
@@ -110,7 +111,6 @@ def make_app(
         queue_routes.see_to(store, queue_folder, preview_folder)
         yield
 
-    preview_folder, queue_folder = PreviewFolder.of_page(draft.folder), QueueFolder.of_page(draft.folder)
     app = FastAPI(title="Monotile", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.draft = draft
     _include_routes(app, store, form_routes, preview_folder, queue_folder)

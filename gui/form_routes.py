@@ -154,7 +154,7 @@ class FormRoutes:
         @router.get("/scan/losses")
         def losses(scan: int, item: Annotated[int, Query(ge=0)], run: Name) -> Response:
             """The losses of one image of the newest scan in a run."""
-            return answer({"losses": self.losses.one(item, run) if scan == self.scan.job.number else None})
+            return answer({"losses": self.losses.one(item, run) if scan == self.scan.number else None})
 
         @router.get("/thumb")
         def thumb(item: Annotated[int, Query(ge=0)], scan: int) -> Response:

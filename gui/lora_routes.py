@@ -60,11 +60,14 @@ class LoraReader:
         """The file that is meant; an answer with the reason where there is none."""
         if question.run is not None:
             try:
-                path = self.store.lora(self.store.run(question.run), question.file)
+                run = self.store.run(question.run)
+                path = self.store.lora(run, question.file)
             except RunError as error:
                 raise HTTPException(404 if isinstance(error, RunNotFound) else 409, messages.words(error)) from None
             if path is None:
                 raise HTTPException(404, "There is no such LoRA file.")
+            if self.store.trains_whole_model(run):
+                raise HTTPException(409, f"{path.name} is a whole model, and no LoRA file.")
             return path
         # a path that was copied from a file manager comes in quotes
         typed = question.file.strip().strip("\"'").strip()

@@ -75,6 +75,9 @@ def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Draw
         raise Refused("only a run can be followed", "Choose a run instead of the form.")
     if drawing.run is not None:
         run = store.run(drawing.run)
+        if store.trains_whole_model(run):
+            remedy = "Choose the saved model as base model on the Model tab, then the form here."
+            raise Refused(f"the run {run.name} saves whole models, and no LoRA file", remedy)
         cfg, folder = settings_of_run(run, _changes(drawing)), str(run.path)
         own_rows = [row_of_checkpoint(run, find_checkpoint(run, name), drawing.strength) for name in drawing.files]
         rows = [Row(name=row.name, loras=(*row.loras, *extra), facts=row.facts, step=row.step) for row in own_rows]

@@ -119,6 +119,8 @@ def _add_endings(router: APIRouter, folder: PreviewFolder) -> None:
 
 def _source(run: Run) -> dict[str, Any]:
     """A run as something to draw with."""
+    if RunStore.trains_whole_model(run):  # it has no LoRA file
+        return {"name": run.name, "files": [], "prompts": [], "live": False}
     files = [{"name": each.path.name, "step": each.step} for each in run.checkpoints()]
     live = run.is_at_work()
     loaded = load(run.config_path).config if files or live else None

@@ -47,6 +47,8 @@ class Publisher:
         path = self._store.lora(run, wish.file)
         if path is None:
             raise HTTPException(404, "There is no such LoRA file.")
+        if self._store.trains_whole_model(run):
+            raise HTTPException(409, f"{path.name} is a whole model. A folder to publish is made of LoRA files only.")
         output: dict[str, Any] = {}
 
         def end(code: int, errors: str) -> bool:

@@ -37,7 +37,8 @@ def routes(store: RunStore, folder: QueueFolder, preview: PreviewFolder) -> APIR
 
     @router.get("/queue")
     def listed() -> Response:
-        """The queue with every entry."""
+        """The queue with every entry. Its process is started again where it is gone."""
+        see_to(store, folder, preview)
         queue = folder.read()
         return answer(
             {
@@ -102,7 +103,8 @@ def _removing(router: APIRouter, folder: QueueFolder, change: Callable[[Callable
         """Put a removed entry back to its place."""
         if token not in removed:
             raise HTTPException(404, "This entry is not kept any more. Add it again.")
-        change(lambda: changes.restore(folder, removed.pop(token)))
+        change(lambda: changes.restore(folder, removed[token]))
+        removed.pop(token, None)
         return answer({})
 
     @router.post("/queue/clear")

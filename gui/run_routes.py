@@ -96,9 +96,13 @@ def _reading(router: APIRouter, places: RunStore, views: RunViews) -> None:
         """How a run stands. ``key`` and ``seen`` are marks of the last answer: what did not change is left out.
 
         A series with ``from`` takes the place of what the page has from that step on. ``log_offset`` asks for the log
-        from there on too, as ``/log`` gives it.
+        from there on too, as ``/log`` gives it. ``missing``: there is no such run any more, which is no fault: the form
+        may name another folder since.
         """
-        view = _or_refusal(lambda: views.of(run))
+        try:
+            view = views.of(run)
+        except RunNotFound:
+            return answer({"missing": True})
         status = view.status()
         series, mark = view.series(width, since, until, key)
         reply: dict[str, Any] = {"status": status, "last": view.last(), "key": mark}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backend.base.files import write_atomic
@@ -30,16 +31,23 @@ class RunStore:
     The last are kept in a file: a run continues, and must be seen and stopped, whatever the form names meanwhile.
     """
 
-    def __init__(self, form_folder: Callable[[], str], record: Path) -> None:
-        """form_folder: gives the form's runs folder, as typed. record: the file of the folders that were started in."""
+    def __init__(
+        self, form_folder: Callable[[], str], record: Path, of_queue: Callable[[], Sequence[Path]] = tuple
+    ) -> None:
+        """form_folder: gives the form's runs folder, as typed. record: the file of the folders that were started in.
+
+        of_queue: gives those that the queue trains in, which a terminal may have added.
+        """
         self._form_folder = form_folder
+        self._of_queue = of_queue
         self._record = record
         self._started = _read_record(record)
 
     def roots(self) -> list[Path]:
         """Folders that may hold runs, each once."""
         names = [self._form_folder(), by_path()["saving.output_dir"].default, *self._started]
-        return list(dict.fromkeys(resolve(name) for name in names if str(name).strip()))
+        own = [resolve(name) for name in names if str(name).strip()]
+        return list(dict.fromkeys([*own, *self._of_queue()]))
 
     def started_in(self, root: Path) -> None:
         """Keep in mind that a run was started in this folder, also beyond a restart of the page."""
@@ -72,13 +80,22 @@ class RunStore:
         )
 
     @staticmethod
+    def trains_whole_model(run: Run) -> bool:
+        """Whether its files are whole models, which nothing that reads LoRA files takes."""
+        try:
+            training = tomllib.loads(run.config_path.read_text(encoding="utf-8")).get("training")
+        except (OSError, ValueError):
+            return False
+        return isinstance(training, dict) and training.get("kind") == "full"
+
+    @staticmethod
     def sample(run: Run, name: str) -> Path | None:
         """A sample of a run by its file name, or None: no other kind of file, and none outside."""
         return _inside(run.samples_dir, name, SAMPLES)
 
     @staticmethod
     def lora(run: Run, name: str) -> Path | None:
-        """A LoRA file of a run by its file name, or None: no other kind of file, and none outside."""
+        """A file that a run saved by its name, or None: no other kind of file, and none outside."""
         return _inside(run.checkpoints_dir, name, {".safetensors"})
 
     def delete(self, name: str) -> str:

@@ -18,6 +18,7 @@ from backend.runs.rollup import Rollup
 from backend.runs.status_reader import StatusReader, unreadable
 from gui.picture_results import short_table
 from gui.run_facts import MOST, RunFacts
+from gui.run_store import RunStore
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class RunView:
         if result is not None and result.lora:
             # of two experts the result names one, and both are finished
             final = {Path(result.lora).name, *(expert_file(Path(result.lora), side).name for side in SIDES)}
-        events = self._facts.checkpoints
+        events, model = self._facts.checkpoints, RunStore.trains_whole_model(self.run)
         return [
             {
                 "name": file.path.name,
@@ -135,6 +136,7 @@ class RunView:
                 "final": file.path.name in final,
                 "role": file.role,
                 "folder": folder,
+                "model": model,
             }
             for folder, files in ((False, self.run.checkpoints(events)), (True, self.run.model_folders(events)))
             for file in files

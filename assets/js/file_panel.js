@@ -66,7 +66,9 @@ export const drawFiles = (ui, facts, status) => {
                     },
                     "Download",
                   ),
-                  el("button", { class: "small", onclick: () => openPublish(status.name, f.name) }, "Publish…"),
+                  f.model
+                    ? null
+                    : el("button", { class: "small", onclick: () => openPublish(status.name, f.name) }, "Publish…"),
                 ],
           ),
         ),

@@ -1,6 +1,6 @@
 // Shows the losses that a run measured of each image: sorting on the Dataset tab, a badge, and a table.
 
-import { el, fill } from "./dom.js";
+import { el, fill, table } from "./dom.js";
 import { formatNumber } from "./format.js";
 /** @import { ImageLosses, ScannedItems } from "./scan" */
 
@@ -98,16 +98,10 @@ export const lossTable = (rows) =>
         el(
           "div",
           { class: "scroll", tabindex: 0, role: "region", "aria-label": "Losses of images" },
-          el(
-            "table",
-            { class: "facts numbers" },
-            el("thead", {}, el("tr", {}, ["Image", "Losses", "Verdict"].map((text) => el("th", {}, text)))),
-            el(
-              "tbody",
-              {},
-              rows.map((row) =>
-                el("tr", {}, el("td", {}, row.name), el("td", {}, lossSentence(row)), el("td", {}, lossBadge(row))),
-              ),
+          table(
+            ["Image", "Losses", "Verdict"],
+            rows.map((row) =>
+              el("tr", {}, el("td", {}, row.name), el("td", {}, lossSentence(row)), el("td", {}, lossBadge(row))),
             ),
           ),
         ),

@@ -124,8 +124,12 @@ const fileRow = (run, f) =>
               "Download",
             ),
             el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
-            loraButtons(() => ({ run: run.name, file: f.name })),
-            el("button", { class: "small", onclick: () => openPublish(run.name, f.name) }, "Publish…"),
+            f.model
+              ? null
+              : [
+                  loraButtons(() => ({ run: run.name, file: f.name })),
+                  el("button", { class: "small", onclick: () => openPublish(run.name, f.name) }, "Publish…"),
+                ],
           ],
     ),
   );

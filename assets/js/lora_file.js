@@ -1,7 +1,7 @@
 // Shows what a LoRA file holds and which programs load it: of a run, or of any path.
 
 import { openDialog } from "./dialogs.js";
-import { el, fill } from "./dom.js";
+import { el, fill, table } from "./dom.js";
 import { formatBytes, formatCount, formatNumber } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { pathInput } from "./path_input.js";
@@ -18,24 +18,6 @@ const listed = (counts) => {
   const words = entries.slice(0, 6).map(([value, count]) => `${value} (${count.toLocaleString("en")})`);
   return words.join(", ") + (entries.length > 6 ? " and others" : "");
 };
-
-const table = (head, rows) =>
-  el(
-    "table",
-    { class: "facts" },
-    head
-      ? el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            head.map((title) => el("th", {}, title)),
-          ),
-        )
-      : null,
-    el("tbody", {}, rows),
-  );
 
 const row = (title, ...values) =>
   el(
@@ -72,11 +54,16 @@ const reportNodes = (report) => {
           report.problems.map((text) => el("li", {}, text)),
         )
       : el("p", { class: "note" }, "No problem found: all numbers are finite, and no layer is 0 or lacks a part."),
-    table(
-      null,
-      Object.entries(facts)
-        .filter(([, value]) => value)
-        .map(([title, value]) => row(title, value)),
+    el(
+      "table",
+      { class: "facts" },
+      el(
+        "tbody",
+        {},
+        Object.entries(facts)
+          .filter(([, value]) => value)
+          .map(([title, value]) => row(title, value)),
+      ),
     ),
     el(
       "details",
@@ -86,6 +73,7 @@ const reportNodes = (report) => {
       table(
         ["Layer", "Rank", "Norm"],
         strongest.map((layer) => row(layer.name, String(layer.rank ?? "–"), formatNumber(layer.norm))),
+        { class: "facts" },
       ),
     ),
   ];
@@ -122,6 +110,7 @@ const checkNodes = (check) => [
         ),
       ),
     ),
+    { class: "facts" },
   ),
 ];
 

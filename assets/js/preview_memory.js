@@ -83,7 +83,14 @@ export class PreviewMemory {
     const { nearest } = plan;
     fill(
       this.advice,
-      others.map(([name, value]) => el("p", { class: "note" }, `${name}: ${value}`)),
+      others.map(([name, value]) =>
+        el(
+          "p",
+          { class: "note" },
+          `${name}: ${value} `,
+          el("button", { class: "small", "aria-label": `Undo ${name}`, onclick: () => this.set(name, AS_SET) }, "Undo"),
+        ),
+      ),
       nearest ? el("p", { class: "note" }, nearest.words) : null,
       nearest ? el("button", { id: "preview-fit", onclick: () => this.use(nearest.values) }, "Use this") : null,
     );

@@ -17,16 +17,14 @@ import { showError, toast } from "./toasts.js";
 const WORDS = { ...STATES, waiting: ["Waiting", "calm"], skipped: ["Skipped", "calm"], missing: ["Deleted", "calm"] };
 
 let root = null;
-let shown = "";
+// What is on screen: the head and each entry, with all that it shows.
+/** @type {{id: string, key: string, make: () => HTMLElement, node?: HTMLElement}[]} */
+let drawn = [];
 
 const refresh = async () => {
   if (!root || currentTab() !== "Queue") return;
   try {
-    const answer = await getJson("/queue");
-    const key = JSON.stringify(answer);
-    if (key === shown) return;
-    shown = key;
-    draw(answer);
+    draw(await getJson("/queue"));
   } catch (error) {
     showError(error);
   }
@@ -215,31 +213,53 @@ const head = (state) => {
   );
 };
 
+// Head and entries in order. Times move with the clock, so that only their words count.
+/** @param {QueueState} state */
+const partsOf = (state) => {
+  const waiting = state.entries.filter((entry) => entry.state === "waiting");
+  const ended = state.entries.some((entry) => entry.state !== "waiting" && !LIVE.has(entry.state));
+  const empty = () =>
+    el(
+      "div",
+      { class: "empty" },
+      el("h2", {}, "No runs in the queue"),
+      el("p", {}, "Set up a run in the form, then add it. Each run keeps the settings that it was added with."),
+    );
+  const cards = state.entries.map((entry) => {
+    const shown = [{ ...entry, begins: null, ends: null }, times(entry), waiting.indexOf(entry), waiting.length];
+    return { id: entry.id, key: JSON.stringify([shown, state.gpus]), make: () => card(entry, state, waiting) };
+  });
+  const key = JSON.stringify([state.on, state.continue_ended, waiting.length, ended]);
+  const first = { id: "head", key, make: () => head(state) };
+  return [first, ...(cards.length ? cards : [{ id: "empty", key: "", make: empty }])];
+};
+
 /** @param {QueueState} state */
 const draw = (state) => {
   const focus = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.focus;
-  const waiting = state.entries.filter((entry) => entry.state === "waiting");
-  const empty = el(
-    "div",
-    { class: "empty" },
-    el("h2", {}, "No runs in the queue"),
-    el("p", {}, "Set up a run in the form, then add it. Each run keeps the settings that it was added with."),
-  );
-  fill(
-    root,
-    el(
-      "div",
-      { class: "library" },
-      head(state),
-      state.entries.length ? state.entries.map((entry) => card(entry, state, waiting)) : empty,
-    ),
-  );
+  const [before, parts] = [drawn, partsOf(state)];
+  // What did not change stays, so that an open list of GPUs is not closed.
+  const same = before.map((part) => part.id).join() === parts.map((part) => part.id).join();
+  drawn = parts.map((part, at) => ({
+    ...part,
+    node: same && part.key === before[at].key ? before[at].node : part.make(),
+  }));
+  if (same) drawn.forEach((part, at) => part.node !== before[at].node && before[at].node.replaceWith(part.node));
+  else
+    fill(
+      root,
+      el(
+        "div",
+        { class: "library" },
+        drawn.map((part) => part.node),
+      ),
+    );
   if (focus) /** @type {HTMLElement | null} */ (root.querySelector(`[data-focus="${CSS.escape(focus)}"]`))?.focus();
 };
 
 whenPresent("#queue-root", (node) => {
   root = node;
-  shown = "";
+  drawn = [];
   refresh();
 });
 on("runs", refresh);

@@ -28,15 +28,24 @@ export const setNotices = async (wanted) => {
   return wantsNotices();
 };
 
+const notify = (title, run) => {
+  try {
+    new Notification(title, { body: run.text, tag: run.name });
+  } catch {
+    // a browser of a phone shows none of a page; the corner of the page has said it
+  }
+};
+
 /** @type {Map<string, string>} */
 let before = new Map();
 on("runs", (runs) => {
+  const known = before;
+  before = new Map(runs.map((run) => [run.name, run.state]));
   for (const run of runs) {
-    const known = before.get(run.name);
-    if (!known || !LIVE.has(known) || LIVE.has(run.state)) continue;
+    const earlier = known.get(run.name);
+    if (!earlier || !LIVE.has(earlier) || LIVE.has(run.state)) continue;
     const [word, tone] = STATES[run.state] || [run.state, "calm"];
     toast(`${run.name}: ${run.text}`, { kind: tone === "bad" ? "error" : "info" });
-    if (wantsNotices()) new Notification(`${word}: ${run.name}`, { body: run.text, tag: run.name });
+    if (wantsNotices()) notify(`${word}: ${run.name}`, run);
   }
-  before = new Map(runs.map((run) => [run.name, run.state]));
 });

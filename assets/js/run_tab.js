@@ -19,7 +19,7 @@ import { showError, toast } from "./toasts.js";
 import { validationChart } from "./validation_chart.js";
 import { drawValidation } from "./validation_panel.js";
 import { drawWarnings } from "./warnings_panel.js";
-/** @import { Answers, MetricsRow, RunFacts, RunStatus, Series } from "./server" */
+/** @import { LiveRun, MetricsRow, RunFacts, RunStatus, Series } from "./server" */
 
 /** @typedef {{since: number, until: number}} Zoom */
 /**
@@ -132,11 +132,14 @@ const poll = async (now) => {
     if (view.zoom) Object.assign(query, { since: Math.floor(view.zoom.since), until: Math.ceil(view.zoom.until) });
     const answer = await getJson("/live", query);
     if (run === view.run) {
-      draw(answer);
-      drawLog(answer.log);
+      if ("missing" in answer) view.run = null;
+      else {
+        draw(answer);
+        drawLog(answer.log);
+      }
     }
-  } catch (error) {
-    if (/no run/i.test(error.message)) view.run = null;
+  } catch {
+    // The list of runs says when the server is lost.
   }
   busy = false;
   if (again) {
@@ -159,7 +162,7 @@ document.addEventListener("visibilitychange", () => visible() && poll(true));
 onTabOpened(null, () => (poll(true), charts?.loss.refresh()));
 
 /**
- * @param {Answers["/live"]} answer
+ * @param {LiveRun} answer
  */
 const draw = (answer) => {
   view.status = answer.status;

@@ -209,6 +209,8 @@ export interface RunFile {
   role: "best" | "average" | null;
   // A whole model in diffusers layout, which can't be downloaded as one.
   folder: boolean;
+  // A whole model, which what reads LoRA files does not take.
+  model: boolean;
 }
 export interface Sample {
   file: string;
@@ -303,17 +305,18 @@ export interface MemoryFacts {
 }
 
 // What each route answers; `getJson` and `postJson` are typed by it.
+export interface LiveRun {
+  status: RunStatus;
+  last: MetricsRow | null;
+  key: string;
+  seen: string;
+  series?: Series;
+  facts?: RunFacts;
+  log?: { text: string; offset: number; reset: boolean };
+}
 export interface Answers {
   "/runs": { runs: RunStatus[] };
-  "/live": {
-    status: RunStatus;
-    last: MetricsRow | null;
-    key: string;
-    seen: string;
-    series?: Series;
-    facts?: RunFacts;
-    log?: { text: string; offset: number; reset: boolean };
-  };
+  "/live": LiveRun | { missing: true };
   "/log": { text: string; offset: number; reset: boolean };
   "/payback": { text: string };
   "/profile": { text: string };

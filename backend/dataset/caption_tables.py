@@ -33,11 +33,7 @@ def findings(gathered: ScanState) -> list[Finding]:
     tables = sorted(text for text in texts if os.path.splitext(text)[0] not in own and _is_table(text))
     if not tables:
         return []
-    missing = any(
-        picture.caption_path is None and picture.listed is None
-        for picture in gathered.found
-        if picture.measured.fault is None
-    )
+    missing = any(picture.is_alone for picture in gathered.found if picture.measured.fault is None)
     names = name_files([Path(table).name for table in tables])
     kind = "a caption table" if len(tables) == 1 else "caption tables"
     remedy = f"Write each caption into a {gathered.caption_extension} file with the name of its image"

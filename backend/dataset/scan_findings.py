@@ -190,7 +190,6 @@ def _captions(gathered: ScanState) -> list[Finding]:
                 tuple(str(picture.caption_path) for picture in foreign),
             )
         )
-    instead = f"only the trigger word {gathered.trigger_word!r}" if gathered.trigger_word else "an empty caption"
     empty = [
         picture for picture in usable if picture.caption_path and not picture.caption and picture.caption_fault is None
     ]
@@ -201,11 +200,18 @@ def _captions(gathered: ScanState) -> list[Finding]:
                 "empty_caption",
                 "warning",
                 f"{count_of(len(empty), 'caption file')} without text: {names}",
-                f"Write what the image shows, or leave it empty: it then trains with {instead}.",
+                f"Write what the image shows, or leave it empty: it then trains with {_instead(gathered, empty)}.",
                 tuple(str(picture.caption_path) for picture in empty),
             )
         )
-    return result + _missing_captions(gathered, usable, instead)
+    return result + _missing_captions(gathered, usable)
+
+
+def _instead(gathered: ScanState, pictures: Iterable[ScannedPicture]) -> str:
+    """What pictures without caption train with; regularization images get no trigger word."""
+    if gathered.trigger_word and any(not gathered.folders[picture.folder].is_reg for picture in pictures):
+        return f"only the trigger word {gathered.trigger_word!r}"
+    return "an empty caption"
 
 
 def _lists(gathered: ScanState) -> list[Finding]:
@@ -225,12 +231,15 @@ def _lists(gathered: ScanState) -> list[Finding]:
     return result
 
 
-def _missing_captions(gathered: ScanState, usable: list[ScannedPicture], instead: str) -> list[Finding]:
-    missing = [picture for picture in usable if picture.caption_path is None and picture.listed is None]
+def _missing_captions(gathered: ScanState, usable: list[ScannedPicture]) -> list[Finding]:
+    alone = [picture for picture in usable if picture.is_alone]
+    elsewhere = _other_endings(gathered, alone)
+    # a folder's own caption is no reason to be silent about texts that lie there and are not read
+    missing = alone if elsewhere else [picture for picture in alone if not picture.caption]
     if not missing:
         return []
+    instead = _instead(gathered, missing)
     remedy = f"Put a text file with the same name next to each image; without one, it trains with {instead}."
-    elsewhere = _other_endings(gathered, missing)
     if elsewhere:
         remedy = f"Files ending in {elsewhere} are next to them: set caption_extension to that if they are captions."
     if len(missing) < len(usable):

@@ -53,6 +53,11 @@ class ScannedPicture:
     listed: str | None = None
     """Its caption in the list that names it; None where no list does."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether neither a file nor a list says what it shows; its folder may."""
+        return self.caption_path is None and self.listed is None
+
 
 @dataclass
 class ScanState:

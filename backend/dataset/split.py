@@ -28,7 +28,7 @@ def hold_out(train: Scan, share: float, seed: int) -> tuple[Scan, Scan | None]:
     # all windows of a clip, and of copies one
     once: dict[tuple[str, Window | None], Item] = {}
     for item in train.items:
-        if item.key in held:
+        if item.key in held and not item.is_reg:
             once.setdefault((item.key, item.window), replace(item, repeats=1))
     kept = tuple(item for item in train.items if item.key not in held)
     paths = list({item.key: item.path for item in reversed(once.values())}.values())[::-1]

@@ -73,6 +73,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "train.dtype": ("training.mixed_precision", "amp"),
     "train.min_snr_gamma": ("loss.min_snr_gamma", "off_at_0"),
     "train.noise_offset": ("loss.noise_offset", "number"),
+    "train.reg_weight": ("loss.prior_loss_weight", "number"),
     "train.min_denoising_steps": ("timesteps.min_timestep", "number"),
     "train.max_denoising_steps": ("timesteps.max_timestep", "number"),
     "train.seed": ("training.seed", "seed_or_0"),
@@ -105,8 +106,7 @@ NOT_NEEDED = by_name({
 })  # fmt: skip
 NOT_OFFERED = by_name({
     FIXED_CAPTIONS: (
-        "datasets[].shuffle_tokens datasets[].token_dropout_rate datasets[].default_caption datasets[].random_triggers "
-        "datasets[].keep_tokens"
+        "datasets[].shuffle_tokens datasets[].token_dropout_rate datasets[].random_triggers datasets[].keep_tokens"
     ),
     FIXED_IMAGES: (
         "datasets[].flip_x datasets[].flip_y datasets[].random_crop datasets[].random_scale datasets[].augments "
@@ -278,12 +278,13 @@ def _folders(fields: Fields) -> None:
             folder = {"path": str(path)}
             folder |= {"num_repeats": number(row["num_repeats"])} if "num_repeats" in row else {}
             folder |= {} if is_off(row.get("is_reg")) else {"is_reg": True}
+            folder |= {"class_tokens": str(row["default_caption"])} if row.get("default_caption") else {}
             folder |= _control(work, place, row.get("control_path"))
             folders.append(folder)
             sizes.append((row.get("resolution", 512), place))
             for name, values in shared.items():
                 values += [(place, row[name])] if row.get(name) not in (None, "") else []
-    for name in ("folder_path", "dataset_path", "num_repeats", "control_path", "is_reg"):
+    for name in ("folder_path", "dataset_path", "num_repeats", "control_path", "is_reg", "default_caption"):
         fields.note(f"datasets[].{name}", "taken", "", "dataset.folders" if name == "folder_path" else None)
     if folders:
         work.take("dataset.folders", folders, "datasets")

@@ -58,7 +58,9 @@ def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
         return Found(named)
     if kind == "musubi-tuner":
         family = "hunyuan_video" if module == "networks.lora" else family_of_path(values.get("dit"))
-        return Found(family or ("wan" if values.get("task") else None))
+        if values.get("task") and (not family or family.startswith("wan")):
+            return Found(_wan_of(values))
+        return Found(family or None)
     return _by_hints(values)
 
 

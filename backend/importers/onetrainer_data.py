@@ -24,7 +24,8 @@ def read_concepts(fields: Fields, path: str) -> None:
         elif row.get("validation_concept") or row.get("type") == "VALIDATION":
             work.notes.append(Note(place, "not offered", "set validation folders on the Sampling tab"))
         elif row.get("type") in ("PRIOR_PREDICTION", "REGULARIZATION"):
-            work.notes.append(Note(place, "not offered", "regularization images are not supported"))
+            why = "images whose target is the base model's own prediction are not supported; is_reg is another kind"
+            work.notes.append(Note(place, "not offered", why))
         else:
             folders.append({"path": str(row["path"]), **_repeats(work, place, row)})
             if not row.get("include_subdirectories") and _has_folders(str(row["path"])):

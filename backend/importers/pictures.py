@@ -11,14 +11,19 @@ from backend.importers.notes import Fate, Note, shown
 from backend.importers.values import is_off
 from backend.importers.work import Work
 
+_FOLDERS = ("train_data_dir", "image_dir")
+
 
 def read_folder(work: Work) -> None:
     """The folder among the arguments, and what became of the data set file that they name."""
     reg = work.values.get("reg_data_dir")
     regular = [{"path": reg.strip(), "is_reg": True}] if isinstance(reg, str) and reg.strip() else []
-    if "reg_data_dir" in work.values:
+    named = any(isinstance(path := work.values.get(key), str) and path.strip() for key in _FOLDERS)
+    if regular and not named:
+        work.note("reg_data_dir", "off", f"it is used only beside {_FOLDERS[0]}")
+    elif "reg_data_dir" in work.values:
         work.note("reg_data_dir", "near" if regular else "off", AS_MANY if regular else "empty", "dataset.folders")
-    for key in ("train_data_dir", "image_dir"):
+    for key in _FOLDERS:
         path = work.values.get(key)
         if isinstance(path, str) and path.strip():
             rows: list[dict[str, Any]] = [{"path": path.strip()}, *regular]

@@ -146,7 +146,7 @@ NOT_OFFERED = _by_name(
             "byt5 gemma2 gemma2_max_token_length system_prompt controlnet_model_name_or_path "
             "dit_in_channels f1 force_v2_1_time_embedding i2v_mode ideogram4_timestep_mu ideogram4_timestep_std "
             "image_encoder initial_sigma latent_window_size mask_ratio num_layers one_frame override_dit "
-            "remove_first_image_from_target sampler_preset scheduler_scale skip_t2i_visual_dummy task "
+            "remove_first_image_from_target sampler_preset scheduler_scale skip_t2i_visual_dummy "
             "text_encoder_clip text_encoder_qwen turbo_dit turbo_dit_cache unconditional_dit "
             "use_unconditional_dit_for_lora_sampling noise_clip_std noise_scale_start noise_scale_end "
             "vae_sample_size"
@@ -165,7 +165,7 @@ NOT_OFFERED = _by_name(
         NO_VIDEOS: ("fp_latent_window_size fp_1f_clean_indices fp_1f_no_post fp_1f_target_index"),
         "text encoders are used at the layer that the model's own pipeline uses": "clip_skip",
         "gradients in fp16 lose small values; training.mixed_precision is the way to fp16": "full_fp16",
-        "the optimizer steps after the backward pass": "fused_backward_pass fused_optimizer_groups",
+        "it saves the gradients of a whole model, and a LoRA's are small": "fused_backward_pass fused_optimizer_groups",
         "captions are read from files next to the images": (
             "in_json create_caption caption_metadata_filename full_path generate_caption_database"
         ),

@@ -113,6 +113,7 @@ COMBINED = frozenset(
         "hunyuan_image_checkbox",
         "v2",
         "model_version",
+        "task",
         "dit_high_noise",
         "timestep_boundary",
         "edit",

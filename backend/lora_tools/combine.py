@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from backend.base.errors import Refused
-from backend.lora.comfyui_keys import Format, LayerNames, family_of_names
+from backend.base.tensor_names import clean_key
+from backend.lora.comfyui_keys import Format, LayerNames, bundled_embedding, family_of_names
 from backend.lora.load import read_lora
 from backend.lora.save import LayerWeights, in_format
 from backend.lora_tools.base_models import feature_size, guessed_family
@@ -66,6 +67,7 @@ def combined(
     watch(len(stems), len(stems), "")
     form = _form(first)
     tensors = _with_endings(layers, form) if names is None else in_format(layers, names, form)
+    tensors |= _embeddings([file for file, _ in files])
     ranks = {stem: one.rank for stem, one in layers.items()}
     error = math.sqrt(lost / whole) if whole else 0.0
     return Combined(tensors=tensors, metadata=_metadata(files, ranks, error), ranks=ranks, error=error)
@@ -118,6 +120,21 @@ def _with_endings(layers: Mapping[str, LayerWeights], form: Format) -> dict[str,
         tensors[f"{stem}{down}.weight"], tensors[f"{stem}{up}.weight"] = one.a, one.b
         if form == "kohya":
             tensors[f"{stem}.alpha"] = torch.tensor(float(one.rank))
+    return tensors
+
+
+def _embeddings(files: Sequence[RawLora]) -> dict[str, Tensor]:
+    """The embeddings that the files bring along. Refused for one word with two meanings."""
+    owners: dict[str, str] = {}
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        for word in file.embeddings:
+            if word in owners:
+                text = f"{owners[word]} and {file.path.name} both hold an embedding of {word}"
+                raise Refused(text, "Merge them into a base model instead, or give one of them.")
+            owners[word] = file.path.name
+        keys = {clean_key(key): key for key in file.shapes}
+        tensors |= {clean: file.tensor(key).clone() for clean, key in keys.items() if bundled_embedding(clean)}
     return tensors
 
 

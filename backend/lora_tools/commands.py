@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -182,7 +181,7 @@ def _show(report: Report, count: int, console: Console) -> None:
         layers = Table("Strongest layers", "rank", "norm", *(["to the base's"] if relative else []), box=None)
         for layer in strongest:
             share = [f"{layer.relative:.3%}" if layer.relative is not None else ""] if relative else []
-            layers.add_row(layer.name, str(layer.rank or ""), f"{layer.norm or math.nan:.4g}", *share)
+            layers.add_row(layer.name, str(layer.rank or ""), f"{layer.norm:.4g}", *share)
         console.print(layers)
     for problem in report.problems:
         console.print(f"problem: {problem}", style="red", markup=False, soft_wrap=True)

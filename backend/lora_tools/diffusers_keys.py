@@ -70,7 +70,8 @@ def diffusers_verdict(
         return Verdict(program="diffusers", total=total, error=f"its converter says: {text[:300]}")
     named = [key for key in state if "lora" in key]
     if not named or (len(named) < len(state) and not facts.pipeline_class.startswith("Flux")):
-        wrong = next(key for key in state if "lora" not in key)
+        # a converter may take nothing at all
+        wrong = next((key for key in state if "lora" not in key), next(iter(tensors)))
         return Verdict(program="diffusers", total=total, error=f"it takes no file with {wrong}.")
     layers = dict(_layers(state, facts, names))
     taken = set().union(*(value.keys for value in layers.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +91,10 @@ def extracted(
     """The LoRA of what differs, worked out on `device`, one layer at a time.
 
     targets: patterns as in ``targets_include``; every layer whose LoRA other programs load where there are none.
-    Refused for numbers that are not finite.
+    Refused for numbers that are not finite, and for a pattern that names no layer.
     """
+    for pattern in targets:
+        _refuse_nothing(pattern, base)
     beyond = set() if targets else set(not_loadable(base.names.layers, base.facts.lora_layers))
     layers: dict[str, LayerWeights] = {}
     facts: list[ExtractedLayer] = []
@@ -180,6 +183,16 @@ def lora_size(layers: Iterator[tuple[int, int]], rank: int, width: int) -> int:
 def check_format(form: str) -> Format:
     """The layout of a file by the names that people have for it."""
     return "diffusers" if form == "diffusers" else "kohya"
+
+
+def _refuse_nothing(pattern: str, base: OpenModel) -> None:
+    try:
+        if any(fits(pattern, layer) for layer in base.names.layers):
+            return
+        text = f"--targets: {pattern!r} names no layer of the model, such as {next(iter(base.names.layers))}"
+    except re.error as error:
+        text = f"--targets: {pattern!r} is no regular expression ({error})"
+    raise Refused(text, "Write the end of a layer's name, or a regular expression for all of it.")
 
 
 def _pair(name: str, base: Stored, tuned: Stored) -> Pair:

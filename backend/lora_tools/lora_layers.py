@@ -59,6 +59,16 @@ class RawLayer:
         """Whether it is one of a text encoder."""
         return is_of_text(self.stem)
 
+    def misfit(self, shapes: Shapes) -> str:
+        """Two factors of different ranks, in words; "" where all fit."""
+        pairs = [("A", "B"), *((f"{name}_b", f"{name}_a") for name in ("hada_w1", "hada_w2", "lokr_w1", "lokr_w2"))]
+        for a, b in pairs:
+            if a in self.keys and b in self.keys:
+                ranks = shapes[self.keys[a]][:1], shapes[self.keys[b]][1:2]
+                if ranks[0] != ranks[1]:
+                    return f"{self.stem} (rank {ranks[0]} and {ranks[1]})"
+        return ""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawLora:
@@ -75,8 +85,13 @@ class RawLora:
     configured: Configured
 
     def parts(self, layer: RawLayer) -> dict[str, Tensor]:
-        """The tensors of a layer by the names of their parts, on the CPU in float32."""
-        return {part: self.tensor(key).float() for part, key in layer.keys.items()}
+        """The tensors of a layer by the names of their parts, on the CPU in float32. Refused for NaN and infinity."""
+        parts = {part: self.tensor(key).float() for part, key in layer.keys.items()}
+        for part, value in parts.items():
+            if not torch.isfinite(value).all():
+                text = f"{self.path.name} holds NaN or infinity in {layer.keys[part]}"
+                raise Refused(text, "Give another file, such as an earlier one of its run.")
+        return parts
 
     def tensor(self, key: str) -> Tensor:
         """One tensor, as the file has it; it may be a view of the file."""
@@ -169,6 +184,8 @@ def plain_layers(file: RawLora, what: str) -> list[RawLayer]:
         if layer.lacking:
             text = f"{file.path.name} is broken: {layer.stem} lacks {', '.join(layer.lacking)}"
             raise Refused(text, "Copy the file again.")
+        if misfit := layer.misfit(file.shapes):
+            raise Refused(f"{file.path.name} is broken: the factors of {misfit} do not fit", "Give another file.")
         if layer.kind not in ("lora", "dora"):
             text = f"{file.path.name} is {TITLES[layer.kind]} ({layer.stem}), and {what}"
             raise Refused(text, "Merge it into a base model instead: lora merge --base.")

@@ -19,6 +19,7 @@ from backend.families.files.base_model import header_of
 from backend.families.files.layouts.rules import Piece
 from backend.lora.file_contents import inspect_lora
 from backend.lora_tools.base_models import OpenModel, Stored
+from backend.lora_tools.lora_layers import read_raw
 from backend.lora_tools.output import HASHES, check_room
 from backend.lora_tools.resize import Watch, no_watch
 from backend.models.common import tensor_file
@@ -83,12 +84,18 @@ class _Progress:
 
 
 def _checked(files: Sequence[tuple[Path, float]], model: OpenModel) -> list[str]:
-    """What is left out of each file, in words. Refused for what is no LoRA of the model."""
+    """What is left out of each file, in words. Refused for what is no LoRA of the model, and for NaN and infinity."""
     held = {clip_words(model.facts).get(part.name) for part in model.parts()}
+    experts = model.facts.experts
     left_out = []
+    if experts is not None and model.files.place(model.facts.part(experts.part)) is not None:
+        left_out.append(f"the expert for low noise ({experts.part}) stays as it is; give it as a single file for that")
     for path, _ in files:
         try:
             contents = inspect_lora(path, model.names)
+            raw = read_raw(path)
+            for layer in raw.layers.values():
+                raw.parts(layer)
         except Refused as error:
             raise Refused(error.text, error.remedy) from error
         lost = [each for each in contents.layers if each.startswith("te") and each.partition(".")[0] not in held]
@@ -128,8 +135,8 @@ def _write_folder(
 
 
 def _copied(source: str, out: str) -> None:
-    """Copy a file and flush it, so that it is there when the folder is."""
-    shutil.copy2(source, out)
+    """Copy a file and flush it, so that it is there when the folder is. A read-only one gives a plain copy."""
+    shutil.copyfile(source, out)
     with open(out, "rb+") as stream:
         os.fsync(stream.fileno())
 

@@ -20,6 +20,8 @@ def output_path(text: str, overwrite: bool, inputs: tuple[Path, ...] = (), folde
     path = resolve(text)
     if any(path == other or (path.exists() and other.exists() and path.samefile(other)) for other in inputs):
         raise Refused(f"{path} would replace what it is made of", "Choose another --out.")
+    if folder and any(path.resolve().is_relative_to(other.resolve()) for other in inputs if other.is_dir()):
+        raise Refused(f"{path} lies in the folder that is copied", "Choose another --out, beside it.")
     if path.exists() and (folder or path.is_dir()):
         raise Refused(f"{path} is there already", "Choose another --out; a folder is never replaced.")
     if path.exists() and not overwrite:

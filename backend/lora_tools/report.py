@@ -73,6 +73,8 @@ def report_of(file: RawLora, base: OpenModel | None = None, watch: Watch = no_wa
     problems += [f"{_some(zero)}: the change is 0, so that the layer does nothing." for _ in (1,) if zero]
     lacking = [f"{each.stem} ({', '.join(each.lacking)})" for each in file.layers.values() if each.lacking]
     problems += [f"{_some(lacking)}: parts are missing, so that the layer does nothing." for _ in (1,) if lacking]
+    misfits_inside = [text for each in file.layers.values() if (text := each.misfit(file.shapes))]
+    problems += [f"{_some(misfits_inside)}: its factors do not fit each other." for _ in (1,) if misfits_inside]
     unknown = [key for key, kind in file.others.items() if not kind]
     problems += [f"{_some(unknown)}: keys that belong to no kind of LoRA." for _ in (1,) if unknown]
     if base is not None:
@@ -102,7 +104,7 @@ def report_of(file: RawLora, base: OpenModel | None = None, watch: Watch = no_wa
 def _layer(
     file: RawLora, layer: RawLayer, bad: set[str], base: OpenModel | None, squares: Mapping[str, float]
 ) -> LayerReport:
-    known = not layer.lacking and bad.isdisjoint(layer.keys.values())
+    known = not layer.lacking and not layer.misfit(file.shapes) and bad.isdisjoint(layer.keys.values())
     norm = norm_of(file, layer) if known else None
     relative = None
     if norm is not None and base is not None:
@@ -137,10 +139,10 @@ def _is_finite(file: RawLora, key: str) -> bool:
 
 
 def _family(file: RawLora) -> str | None:
-    """By the metadata, or else by the layers' names."""
+    """By the metadata, or else by the layers' names; these too where families share a word, as all of Wan do."""
     version = file.metadata.get("ss_base_model_version")
-    title = next((each.title for each in FAMILIES.values() if each.lora_version == version), None)
-    return title or family_of_names(file.layers)
+    titles = [each.title for each in FAMILIES.values() if each.lora_version == version]
+    return titles[0] if len(titles) == 1 else family_of_names(file.layers) or next(iter(titles), None)
 
 
 def _counted(values: Any) -> dict[str, int]:

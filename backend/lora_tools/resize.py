@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backend.base.tensor_names import clean_key
 from backend.lora_tools.factors import Factors, RankChoice, factors_of_product
 from backend.lora_tools.lora_layers import RawLayer, RawLora, plain_layers
 from backend.lora_tools.output import HASHES
@@ -72,7 +73,7 @@ def resized(file: RawLora, choice: RankChoice, device: torch.device, watch: Watc
         results.append(ResizedLayer(stem=layer.stem, before=before, after=min(before, factors.rank), kept=kept))
     watch(len(layers), len(layers), "")
     share = (left / total) ** 0.5 if total else 1.0
-    ordered = {key: tensors[key] for key in file.shapes}
+    ordered = {clean_key(key): tensors[key] for key in file.shapes}
     return Resized(tensors=ordered, metadata=_metadata(file, results, share), layers=results, kept=share)
 
 

@@ -12,8 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from backend.compile.cuda_graphs import recording
+from backend.compile.memory_shortage import is_out_of_vram
 
 log = logging.getLogger(__name__)
+
+_AGAIN_S = 1.0
+"""Seconds between two looks for room on the GPU."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -26,11 +30,15 @@ class Away:
     kept: list[tuple[torch.UntypedStorage, Tensor]]
     """Each storage with a copy of its bytes."""
 
-    def come_back(self) -> None:
-        """Bring everything back unchanged."""
+    def come_back(self, patience_s: float = 0.0) -> None:
+        """Bring everything back unchanged.
+
+        patience_s: seconds for which a GPU that another process fills is waited for before that is an error.
+        """
         _empty_cache(self.device)
+        until = time.monotonic() + patience_s
         for storage, copy in self.kept:
-            storage.resize_(copy.numel())
+            _fill(storage, copy.numel(), self.device, until)
             _bytes_of(storage).copy_(copy)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -57,13 +65,30 @@ def leave(model: nn.Module, device: torch.device) -> Away:
 
 
 @contextmanager
-def offloaded(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """`leave` until the end of this."""
+def offloaded(model: nn.Module, device: torch.device, patience_s: float = 0.0) -> Iterator[None]:
+    """`leave` until the end of this. patience_s: as of `Away.come_back`."""
     away = leave(model, device)
     try:
         yield
     finally:
-        away.come_back()
+        away.come_back(patience_s)
+
+
+def _fill(storage: torch.UntypedStorage, size: int, device: torch.device, until: float) -> None:
+    """Give a storage its bytes again; where there is no room, again and again until `until` (`time.monotonic`)."""
+    is_logged = False
+    while True:
+        try:
+            storage.resize_(size)
+            return
+        except RuntimeError as error:
+            if not is_out_of_vram(error) or time.monotonic() >= until:
+                raise
+            if not is_logged:
+                log.warning("Another process fills the GPU; the denoiser waits in RAM until there is room: %s", error)
+                is_logged = True
+        time.sleep(_AGAIN_S)
+        _empty_cache(device)
 
 
 def _empty_cache(device: torch.device) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from pathlib import Path
 
 from backend.base.paths import resolve
 from backend.base.problems import Problem
 from backend.config import load
+from backend.config.endings import CLIPS
 from backend.config.schema import Config
+from backend.dataset.file_lists import is_list
 from backend.dataset.images import EXTENSIONS
+from backend.families.table import family
 from backend.plan import base_model_check
 
 
@@ -17,26 +22,29 @@ def start_problems(config: Config) -> list[Problem]:
     problems = [*load.ready(config)]
     if config.model.base_model is not None:
         problems += base_model_check.problems(config)
-    for index, folder in enumerate(config.dataset.folders):
-        problems += _folder_problems(resolve(folder.path), f"dataset.folders[{index}].path")
-        if folder.control_path is not None:
-            problems += _folder_problems(resolve(folder.control_path), f"dataset.folders[{index}].control_path")
-    for index, row in enumerate(config.validation.validation_folders):
-        place = f"validation.validation_folders[{index}]"
-        problems += _folder_problems(resolve(row.path), f"{place}.path")
-        if row.control_path is not None:
-            problems += _folder_problems(resolve(row.control_path), f"{place}.control_path")
+    clips = family(config.model.family).video is not None
+    rows = {
+        "dataset.folders": config.dataset.folders,
+        "validation.validation_folders": config.validation.validation_folders,
+    }
+    for name, folders in rows.items():
+        for index, folder in enumerate(folders):
+            path = resolve(folder.path)
+            # what a list names is looked at by the scan
+            problems += [] if is_list(path) else _folder_problems(path, f"{name}[{index}].path", clips)
+            if folder.control_path is not None:
+                control = resolve(folder.control_path)
+                problems += _folder_problems(control, f"{name}[{index}].control_path", clips=False)
     return problems
 
 
-def _folder_problems(path: Path, setting: str) -> list[Problem]:
+def _folder_problems(path: Path, setting: str, clips: bool) -> list[Problem]:
     if not path.exists():
         return [Problem(setting, None, f"there is no folder {path}", "Check the path, and that its disk is connected.")]
     if not path.is_dir():
         return [Problem(setting, None, f"{path} is a file, not a folder", f"Choose its folder: {path.parent}.")]
     try:
-        # Stops at the first image: 20,000 of them must not delay the button.
-        has_image = any(file.suffix.lower() in EXTENSIONS for file in path.rglob("*"))
+        has_one = _holds_any(path, EXTENSIONS | CLIPS if clips else EXTENSIONS)
     except OSError as wrong:
         return [
             Problem(
@@ -46,6 +54,20 @@ def _folder_problems(path: Path, setting: str) -> list[Problem]:
                 "Change its permissions so that you can read it.",
             )
         ]
-    if not has_image:
-        return [Problem(setting, None, f"there is no image in {path}", "Choose the folder with the images.")]
+    if not has_one:
+        one, many = ("image or video", "images or videos") if clips else ("image", "images")
+        return [Problem(setting, None, f"there is no {one} in {path}", f"Choose the folder with the {many}.")]
     return []
+
+
+def _holds_any(root: Path, endings: Collection[str]) -> bool:
+    """Whether a file below `root` has one of the endings: stops at the first. OSError where `root` can't be read."""
+    os.scandir(root).close()
+    seen: set[str] = set()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        if any(os.path.splitext(name)[1].lower() in endings for name in files):
+            return True
+        # as the scan does: links are followed, loops of links are not
+        seen.add(os.path.realpath(folder))
+        folders[:] = [name for name in folders if os.path.realpath(os.path.join(folder, name)) not in seen]
+    return False

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from backend.runs.preview.request import (
     rows_of_strengths,
     settings_of_base,
     settings_of_run,
+    with_new_rows,
 )
 from backend.runs.start_lock import shares_device
 
@@ -92,10 +94,10 @@ def request_of(options: argparse.Namespace, changes: dict[str, str]) -> PreviewR
         cfg, own = settings_of_base(options.base, options.family or "flux", changes), ()
     prompts = _prompts(options, own)
     rows = _rows(options, run, extra)
-    watched = Follow(extra=extra) if options.follow else None
-    return PreviewRequest(
-        config=cfg, rows=rows, prompts=prompts, run=None if run is None else str(run.path), follow=watched
-    )
+    request = PreviewRequest(config=cfg, rows=rows, prompts=prompts, run=None if run is None else str(run.path))
+    if run is None or not options.follow:
+        return request
+    return with_new_rows(replace(request, rows=(), follow=Follow(extra=extra)), whole=not run.is_at_work())
 
 
 def _rows(options: argparse.Namespace, run: Run | None, extra: tuple[LoraUse, ...]) -> tuple[Row, ...]:
@@ -199,11 +201,11 @@ def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
                 request = follow(request, folder, studio, watch, show, lambda more: write_matrix(more, folder))
             else:
                 carry_out(request, folder, studio, watch, partial(show, request))
-            account = Account.of(studio)
+            account = None if studio.pipeline is None else Account.of(studio)
         if len(request.rows) > 1 or request.follow is not None:
             for path in write_matrix(request, folder):
                 console.print(str(path), markup=False, soft_wrap=True)
-        for line in account.lines():
+        for line in account.lines() if account is not None else ():
             console.print(line, markup=False, soft_wrap=True)
     finally:
         studio.close()

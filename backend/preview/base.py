@@ -30,6 +30,7 @@ from backend.plan import base_model_check
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.weight_bytes import stored_as
 from backend.plan.texts import TextPlan, text_length_of, token_counter
+from backend.runs.preview.request import refuse_other_than_prompts
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
 
@@ -69,7 +70,7 @@ class PreviewBase:
         if problems:
             raise Refused.of(problems)
         facts, files, device = load_facts(cfg.model.family), BaseModelFiles.of(cfg.model), pick_device()
-        _refuse_unknown(facts)
+        refuse_other_than_prompts(facts)
         lacking = quantization_support.problems(cfg.memory, device)
         if lacking:
             raise Refused.of(lacking)
@@ -178,15 +179,6 @@ def refuse_controls(prompt: SamplePrompt) -> None:
     if prompt.controls:
         text = "the preview takes no control image yet, and a prompt of the run has one"
         raise Refused(text, "Draw it as a sample of the run, or give another prompt.")
-
-
-def _refuse_unknown(facts: FamilyFacts) -> None:
-    """Refused for families whose pictures need more than a prompt."""
-    if facts.video is not None:
-        raise Refused(f"the preview draws pictures, and {facts.title} clips", "Draw them as samples of a run.")
-    if facts.controls is not None and facts.controls.needed:
-        text = f"{facts.title} draws from a control image, which the preview does not take yet"
-        raise Refused(text, "Draw it as a sample of the run.", "model.family")
 
 
 def _text_plan(cfg: Config, facts: FamilyFacts, files: BaseModelFiles) -> TextPlan:

@@ -7,19 +7,26 @@ nothing random is drawn while it waits, and its weights come back byte by byte. 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from backend.base.errors import Refused
+from backend.base.paths import resolve
 from backend.memory.devices import pick_device
 from backend.preview.carry_out import Studio, draw_cell
 from backend.preview.watch import Watch
 from backend.runs.control import Control
 from backend.runs.folder import Run
+from backend.runs.liveness import is_here
 from backend.runs.pause import Pause
 from backend.runs.preview.request import Cell, PreviewRequest, find_checkpoint, with_new_rows
 from backend.runs.start_lock import shares_device
+
+log = logging.getLogger(__name__)
 
 _EVERY_S = 0.5
 
@@ -42,14 +49,17 @@ class Turns:
         """Have the GPU: once the run waits, or has ended. A run that is to stop gets it first."""
         if not self.needed:
             return
-        if self._held and "stop" not in Control(self.run).pending():
+        if self._held and not self._stops() and (self._pause.is_asked() or not self.run.is_at_work()):
             return
         self.give_back()
-        if "stop" not in Control(self.run).pending():
-            self._pause.ask()
         self._held = True
         self.watch.phase("turn")
         while self.run.is_at_work() and not self._pause.is_answered():
+            if self._stops():
+                self._release()
+            elif self._pause.word() is None:
+                # not asked yet, or a start of the run has removed it; another preview that asks comes first
+                self._pause.ask()
             self.watch.advance()
             time.sleep(_EVERY_S / 5)
 
@@ -57,10 +67,24 @@ class Turns:
         """Let the run continue, with the GPU to itself."""
         if not self._held:
             return
-        if self.studio.pipeline is not None and self.run.is_at_work():
-            self.studio.pipeline.leave()
-        self._pause.release()
-        self._held = False
+        try:
+            if self.studio.pipeline is not None and self.run.is_at_work():
+                self.studio.pipeline.leave()
+        except (MemoryError, RuntimeError) as error:
+            log.warning("The RAM has no room for the preview's model, which is loaded again: %s", error)
+            self.studio.close()
+        finally:
+            self._held = False
+            self._release()
+
+    def _release(self) -> None:
+        """Take back what was asked; what another preview asks for stays."""
+        if self._pause.is_asked():
+            self._pause.release()
+
+    def _stops(self) -> bool:
+        """Whether the run is asked to stop."""
+        return "stop" in Control(self.run).pending()
 
 
 def follow(
@@ -74,12 +98,15 @@ def follow(
 ) -> PreviewRequest:
     """Draw the rows of `request` and those that its run adds; the request with all of them.
 
-    drawn: called after each picture. grown: called when there are more rows, and when a row is whole. pauses: whether
+    A checkpoint that the run removes before it is drawn, as save_last_n does, is left out with a note.
+
+    drawn: called after each picture. grown: called when there are other rows, and when a row is whole. pauses: whether
     run and preview take turns; None where they share a GPU. Raises as `carry_out`.
     """
     assert request.run is not None
     run, done = Run(request.run), 0
-    shared = pick_device().type == "cuda" and shares_device(run)
+    # a trainer in another container can't tell whether this process lives, and would not wait for it
+    shared = pick_device().type == "cuda" and is_here(run.record()) and shares_device(run)
     turns = Turns(run=run, studio=studio, watch=watch, needed=shared if pauses is None else pauses)
     try:
         while True:
@@ -98,14 +125,49 @@ def follow(
                 watch.phase("wait")
                 _sleep(watch)
                 continue
-            turns.take()
-            draw_cell(request, cells[0], folder, studio.ready(request, watch), watch)
+            if not _is_drawn(request, cells[0], folder, turns):
+                row = cells[0].row
+                watch.note(f"{request.rows[row].name} is left out: the run removed its file before it was drawn.")
+                request, done = _without(request, row, folder), row * len(request.prompts)
+                grown(request)
+                continue
             done += 1
             drawn(request, cells[0])
             if done % len(request.prompts) == 0:
                 grown(request)
+    except BaseException:
+        # before the run continues: it may need all of the GPU
+        studio.close()
+        raise
     finally:
         turns.give_back()
+
+
+def _is_drawn(request: PreviewRequest, cell: Cell, folder: Path, turns: Turns) -> bool:
+    """Draw a picture, once it is this preview's turn; False where the run has removed the row's file."""
+    row = request.rows[cell.row]
+    file = resolve(row.loras[0].path)
+    if not file.is_file():
+        return False
+    turns.take()
+    try:
+        # of rows before and after it the files may go meanwhile
+        pipeline = turns.studio.ready(replace(request, rows=(row,)), turns.watch)
+        draw_cell(request, cell, folder, pipeline, turns.watch)
+    except (Refused, OSError):
+        if file.is_file():
+            raise
+        return False
+    return True
+
+
+def _without(request: PreviewRequest, row: int, folder: Path) -> PreviewRequest:
+    """The request without one row, of which `folder` keeps no picture."""
+    for cell in request.cells():
+        if cell.row == row:
+            with suppress(OSError):
+                (folder / cell.file).unlink(missing_ok=True)
+    return replace(request, rows=(*request.rows[:row], *request.rows[row + 1 :]))
 
 
 def _sleep(watch: Watch) -> None:

@@ -118,13 +118,15 @@ class StatusWatch:
 
     def picture(self, cell: Cell, account: dict[str, Any]) -> None:
         """A picture is there."""
-        self.status["pictures"].append({"row": cell.row, "column": cell.column, "file": cell.file})
+        others = [each for each in self.status["pictures"] if each["file"] != cell.file]
+        self.status["pictures"] = [*others, {"row": cell.row, "column": cell.column, "file": cell.file}]
         self.status["account"] = account
         self.write()
 
     def grown(self, request: PreviewRequest) -> None:
-        """There are more rows."""
+        """There are other rows."""
         self.status["rows"] = [{"name": row.name, "step": row.step} for row in request.rows]
+        self.status["pictures"] = [each for each in self.status["pictures"] if each["row"] < len(request.rows)]
         self.write()
 
     def end(self, state: str, **more: object) -> None:
@@ -209,7 +211,7 @@ def work_on(folder: PreviewFolder, identity: str, studio: Any, ending: Ending) -
             request = follow(request, place, studio, watch, drawn, grown)
         else:
             carry_out(request, place, studio, watch, lambda cell: drawn(request, cell))
-        if len(request.rows) > 1:
+        if len(request.rows) > 1 or follows:
             write_matrix(request, place)
         watch.end("done")
     except Interrupted:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from backend.config.experts import sides_of
 from backend.config.schema import Config, SamplePrompt
 from backend.families.spec import FamilyFacts
 from backend.runs.samples import Sample
@@ -34,12 +35,15 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardFacts:
-    """What the card tells. file: name of the LoRA file. samples: those on the sheet. checked: of the load check."""
+    """What the card tells.
+
+    files: names of the LoRA file, or of those of two experts. samples: those on the sheet. checked: of the load check.
+    """
 
     statement: Statement
     cfg: Config
     family: FamilyFacts
-    file: str
+    files: Sequence[str]
     step: int | None
     samples: Sequence[Sample]
     checked: str
@@ -48,7 +52,7 @@ class CardFacts:
 def model_card(facts: CardFacts, sheet: str | None) -> str:
     """The card, in Markdown. sheet: file name of the samples' sheet."""
     statement, cfg = facts.statement, facts.cfg
-    title = statement.title or facts.file.rpartition(".")[0]
+    title = statement.title or (cfg.saving.output_name if len(facts.files) > 1 else facts.files[0].rpartition(".")[0])
     parts = [_front_matter(facts), f"# {title}", _intro(facts)]
     if statement.trigger:
         parts.append(f"**Trigger words:** `{statement.trigger}`")
@@ -91,8 +95,10 @@ def _intro(facts: CardFacts) -> str:
     base = facts.statement.base_model or _open_point("base model")
     kind = facts.cfg.network.network_type
     name = {"lora": "A LoRA", "dora": "A DoRA", "lokr": "A LoKr", "loha": "A LoHa"}[kind]
+    files = " and ".join(f"`{each}`" for each in facts.files)
+    noun = "File" if len(facts.files) == 1 else "Files, one for each expert"
     return (
-        f"{name} for {facts.family.title}. Base model: {base}. File: `{facts.file}`, with the layer names of "
+        f"{name} for {facts.family.title}. Base model: {base}. {noun}: {files}, with the layer names of "
         f"{facts.cfg.saving.save_layout}."
     )
 
@@ -128,6 +134,7 @@ def _settings(facts: CardFacts) -> list[tuple[str, str]]:
         ("Network", cfg.network.network_type),
         ("Rank", str(cfg.network.network_dim)),
         ("Alpha", f"{cfg.network.network_alpha:g}"),
+        *(("Expert", f"for {side} noise") for side in sides_of(cfg)),
         ("Steps", "unknown" if step is None else f"{step:,}"),
         ("Images a step", str(batch)),
         ("Resolution", f"{data.resolution} x {data.resolution} px in area"),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from backend.base.errors import Refused
 from backend.base.files import atomic_folder, write_atomic
+from backend.config.experts import ENDINGS, expert_file, sides_of
 from backend.config.load import load
 from backend.config.schema import Config
 from backend.families.files.headers import Unreadable, read_header
@@ -40,13 +41,21 @@ class Published:
 def publish(run: Run, checkpoint: str | None, folder: Path | None, statement: Statement) -> Published:
     """Make the folder, whole or not at all.
 
-    checkpoint: step or file name; the newest for None. folder: in the run where None. Refused, with the reason, for a
-    folder that is there already, a LoRA that does not load, and a private path that is left in a file. WriteFailed
-    where the disk has no room.
+    checkpoint: step or file name; the newest for None. Of a run of two experts the files of both are taken. folder: in
+    the run where None. Refused, with the reason, for a run that trained a whole model, for a folder that is there
+    already, a LoRA that does not load, and a private path that is left in a file. WriteFailed where the disk has no
+    room.
     """
     cfg = _settings(run)
+    if cfg.training.kind == "full":
+        raise Refused(
+            f"the run {run.name} trained a whole model, and a folder to publish is made of a LoRA",
+            "Make a LoRA of it with launcher.py lora extract, or publish the model's file as it is.",
+        )
     source = find_checkpoint(run, checkpoint)
-    target = folder or run.path / "publish" / source.path.stem
+    files = _files(source.path, cfg)
+    name = source.path.stem if len(files) == 1 else next(iter(files)).stem.removesuffix(ENDINGS["high"])
+    target = folder or run.path / "publish" / name
     if target.exists() or target.is_symlink():
         raise Refused(f"{target} is there already", "Choose another folder with --out, or remove that one.")
     cleaner = Cleaner.of(cfg, run.path, run.path.parent)
@@ -54,23 +63,38 @@ def publish(run: Run, checkpoint: str | None, folder: Path | None, statement: St
     samples = samples_of(run.samples(), source.step)
     shown = [replace(sample, prompt=cleaner.text(sample.prompt or "")) for sample in samples]
     with atomic_folder(target) as place:
-        lora = place / source.path.name
-        write_lora(lora, _tensors(source.path), _metadata(source.path, stated, cleaner))
-        checked = load_check(lora, cfg)
-        _write_pictures(place, lora.stem, samples)
+        for path, ending in files.items():
+            own = replace(stated, title=f"{stated.title}{ending}") if stated.title else stated
+            write_lora(place / path.name, _tensors(path), _metadata(path, own, cleaner))
+        checked = " ".join(dict.fromkeys(load_check(place / path.name, cfg) for path in files))
+        _write_pictures(place, [path.stem for path in files], samples)
         facts = CardFacts(
             statement=stated,
             cfg=cfg,
             family=family(cfg.model.family),
-            file=lora.name,
+            files=[path.name for path in files],
             step=source.step,
             samples=shown,
             checked=checked,
         )
         write_atomic(place / CARD, cleaner.text(model_card(facts, SHEET if samples else None)))
         _refuse_private(place, cleaner)
-        files = tuple(sorted(path.name for path in place.iterdir()))
-    return Published(folder=target, files=files, checked=checked, notes=tuple(_notes(stated, samples, source)))
+        written = tuple(sorted(path.name for path in place.iterdir()))
+    return Published(folder=target, files=written, checked=checked, notes=tuple(_notes(stated, samples, source)))
+
+
+def _files(path: Path, cfg: Config) -> dict[Path, str]:
+    """The file, or those of both experts -> what its title ends in. Refused where one of the two is missing."""
+    sides = sides_of(cfg)
+    if len(sides) < 2:
+        return {path: ""}
+    pair = {expert_file(path, side): ENDINGS[side] for side in sides}
+    if len(pair) < 2:
+        return {path: ""}
+    for each in pair:
+        if not each.is_file():
+            raise Refused(f"{path.name} has no {each.name} beside it", "Publish a step of which both files are there.")
+    return pair
 
 
 def _settings(run: Run) -> Config:
@@ -114,11 +138,12 @@ def _metadata(path: Path, stated: Statement, cleaner: Cleaner) -> dict[str, str]
     return cleaner.metadata(own) | {f"modelspec.{name}": text for name, text in fields.items() if text}
 
 
-def _write_pictures(place: Path, stem: str, samples: list[Sample]) -> None:
-    """The sheet of all samples, and one with the LoRA file's name, which programs show beside the file."""
+def _write_pictures(place: Path, stems: list[str], samples: list[Sample]) -> None:
+    """The sheet of all samples, and one with each LoRA file's name, which programs show beside the file."""
     if samples:
         write_atomic(place / SHEET, sheet_png(samples))
-        write_atomic(place / f"{stem}.png", preview_png(samples[0]))
+        for stem in stems:
+            write_atomic(place / f"{stem}.png", preview_png(samples[0]))
 
 
 def _refuse_private(place: Path, cleaner: Cleaner) -> None:

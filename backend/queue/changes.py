@@ -46,19 +46,27 @@ def run_now(folder: QueueFolder, identity: str) -> None:
 
 def set_gpu(folder: QueueFolder, identity: str, gpu: str | None) -> None:
     """Choose the GPU of a waiting entry: its number, or None for any. RunError for what is no number."""
-    if gpu is not None and not gpu.isdecimal():
-        raise RunError(f"{gpu!r} is no number of a GPU.", "Take one that nvidia-smi lists, such as 0.")
+    check_gpu(gpu)
     _change(folder, identity, _waiting, lambda entry: replace(entry, gpu=gpu))
+
+
+def check_gpu(gpu: str | None) -> None:
+    """RunError for what is no number of a GPU; None is any."""
+    if gpu is not None and not (gpu.isascii() and gpu.isdecimal()):
+        raise RunError(f"{gpu!r} is no number of a GPU.", "Take one that nvidia-smi lists, such as 0.")
 
 
 def skip(folder: QueueFolder, identity: str, stop: Callable[[Run], object] = supervise.stop_in_background) -> None:
     """Leave an entry out: one that waits is not started, one at work is stopped by `stop` and saves first."""
     entry = _known(folder.read(), identity)
     if entry.phase == "started":
-        if entry.run is not None and Run(entry.run).is_at_work():
-            stop(Run(entry.run))
-            return
-        raise RunError(f"{entry.name} has ended.")
+        _refuse_starting(folder, entry)
+    # also one that has ended, and that a person resumed by hand
+    if entry.phase != "waiting" and entry.run is not None and Run(entry.run).is_at_work():
+        stop(Run(entry.run))
+        return
+    if entry.phase in ("started", "ended"):
+        raise RunError(f"{entry.name} has ended.", "Look at the list again.")
     _change(folder, identity, _waiting, lambda waiting: replace(waiting, phase="skipped"))
 
 
@@ -68,7 +76,9 @@ def retry(folder: QueueFolder, identity: str) -> None:
     run = None if entry.run is None else Run(entry.run)
     here = run is not None and run.path.is_dir()
     if entry.phase == "waiting":
-        raise RunError(f"{entry.name} is waiting already.")
+        raise RunError(f"{entry.name} is waiting already.", "Look at the list again.")
+    if entry.phase == "started":
+        _refuse_starting(folder, entry)
     if run is not None and here:
         status = run.status()
         if status.active:
@@ -77,8 +87,14 @@ def retry(folder: QueueFolder, identity: str) -> None:
             raise RunError(f"{run.name} has finished.", "Load its settings on the Library tab to train it again.")
         here = status.resumable
     path = entry.run if here else None
-    again: dict = {"phase": "waiting", "run": path, "resume": here, "restarts": 0, "reached": 0}
-    _change(folder, identity, _known, lambda known: replace(known, **again))
+    again: dict = {"phase": "waiting", "run": path, "resume": here, "restarts": 0, "reached": 0, "failure": None}
+
+    def unchanged(queue: Queue, identity: str) -> Entry:
+        if queue.of(identity) != entry:
+            raise RunBusy(f"{entry.name} has changed meanwhile.", "Look at the list again.")
+        return entry
+
+    _change(folder, identity, unchanged, lambda known: replace(known, **again))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,14 +108,21 @@ class Removed:
 
 def remove(folder: QueueFolder, identity: str) -> Removed:
     """Take an entry off the list; its run folder stays. RunBusy while it is at work."""
-    entry = _known(folder.read(), identity)
-    if entry.phase == "started" and entry.run is not None and Run(entry.run).is_at_work():
-        raise RunBusy(f"{entry.name} is being trained.", "Stop it first.")
-    path = folder.config_path(identity)
-    settings = path.read_bytes() if path.is_file() else b""
-    place = [each.id for each in folder.read().entries].index(identity)
-    folder.update(lambda queue: queue.without(identity))
-    return Removed(entry=entry, place=place, settings=settings)
+    removed: list[Removed] = []
+
+    def change(queue: Queue) -> Queue:
+        entry = _known(queue, identity)
+        if entry.phase == "started":
+            _refuse_starting(folder, entry)
+            if entry.run is not None and Run(entry.run).is_at_work():
+                raise RunBusy(f"{entry.name} is being trained.", "Stop it first.")
+        path = folder.config_path(identity)
+        settings = path.read_bytes() if path.is_file() else b""
+        removed.append(Removed(entry=entry, place=queue.entries.index(entry), settings=settings))
+        return queue.without(identity)
+
+    folder.update(change)
+    return removed[0]
 
 
 def restore(folder: QueueFolder, removed: Removed) -> None:
@@ -131,6 +154,13 @@ def _change(
         return queue.changed(identity, change)
 
     folder.update(under_lock)
+
+
+def _refuse_starting(folder: QueueFolder, entry: Entry) -> None:
+    """RunBusy for an entry between the word that it starts and its trainer."""
+    starts = entry.run is not None and Run(entry.run).record().get("start") == entry.before
+    if starts and folder.is_alive():
+        raise RunBusy(f"{entry.name} is being started.", "Wait a moment, then try again.")
 
 
 def _known(queue: Queue, identity: str) -> Entry:

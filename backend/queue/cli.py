@@ -9,7 +9,6 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -68,8 +67,7 @@ def _show(options: argparse.Namespace, folder: QueueFolder, console: Console) ->
 
 
 def _add(options: argparse.Namespace, folder: QueueFolder, console: Console) -> int:
-    if options.gpu is not None and not options.gpu.isdecimal():
-        raise RunError(f"{options.gpu!r} is no number of a GPU.", "Take one that nvidia-smi lists, such as 0.")
+    changes.check_gpu(options.gpu)
     for path in options.config:
         loaded = load.load(path)
         problems = [*loaded.problems, *(start_problems(loaded.config) if loaded.config is not None else [])]
@@ -94,7 +92,7 @@ def _start(options: argparse.Namespace, folder: QueueFolder, console: Console) -
         view.expected_seconds(config, _runs(folder)) for entry in waiting if (config := _config(folder, entry.id))
     ]
     known = [seconds for seconds, _ in filter(None, expected)]
-    console.print(f"The queue is on; {len(waiting)} runs wait.")
+    console.print(f"The queue is on. Runs that wait: {len(waiting)}.")
     if known and len(known) == len(waiting):
         console.print(f"By earlier runs of the same settings they take {spoken(sum(known))} together.")
     return 0
@@ -126,26 +124,21 @@ def _on_entry(change: Callable[[QueueFolder, str], object]) -> Callable[..., int
 def _identity(folder: QueueFolder, text: str) -> str:
     """The id of the entry that a person means: its id, the end of it, or its name where only one has it."""
     entries = folder.read().entries
-    means = [
-        [entry.id for entry in entries if entry.id == text],
-        [entry.id for entry in entries if entry.id.endswith(text)],
-        [entry.id for entry in entries if entry.name == text],
-    ]
-    for ids in means:
-        if len(ids) == 1:
-            return ids[0]
-    problem = "Several entries are" if any(len(ids) > 1 for ids in means) else "No entry of the queue is"
+    # a short name may be the end of another entry's id, and then either may be meant
+    ids = [entry.id for entry in entries if entry.id.endswith(text) or entry.name == text]
+    if len(ids) == 1:
+        return ids[0]
+    problem = "Several entries are" if ids else "No entry of the queue is"
     raise RunNotFound(f"{problem} {text!r}.", "Give an id that launcher.py queue lists, or the end of it.")
 
 
 def _see_to(folder: QueueFolder) -> None:
-    """Start the queue's process. Runs that were started elsewhere are looked for in the default folder."""
+    """Start the queue's process. It knows the folders that the page trains in; here is the default one."""
     process.see_to(folder, [PROJECT_ROOT / "runs"], folder.path.parent / "preview")
 
 
 def _runs(folder: QueueFolder) -> list[Run]:
-    own = [Path(entry.run).parent for entry in folder.read().entries if entry.run is not None]
-    return [run for root in dict.fromkeys([*own, PROJECT_ROOT / "runs"]) for run in list_runs(root)]
+    return [run for root in dict.fromkeys([*folder.roots(), PROJECT_ROOT / "runs"]) for run in list_runs(root)]
 
 
 def _clock(moment: float | None) -> str:

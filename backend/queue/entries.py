@@ -36,6 +36,10 @@ class Entry:
     """Starts since its training last came further, after it had ended without a word."""
     reached: int = 0
     """The step that it was last continued from."""
+    before: str | None = None
+    """The word in its run's record before its newest start: while it stands there, no trainer was started."""
+    failure: str | None = None
+    """Why it could not be started."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

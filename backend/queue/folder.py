@@ -47,6 +47,8 @@ class QueueFolder:
         self.notify_path = self.path / "notify.json"
         self.log_path = self.path / "log.txt"
         self.lock_path = self.path / ".lock"
+        self.worker_lock_path = self.path / ".worker.lock"
+        self.places_path = self.path.parent / "places.json"
 
     @classmethod
     def of_page(cls, place: Path = _DEFAULT_PLACE) -> QueueFolder:
@@ -68,7 +70,7 @@ class QueueFolder:
 
     def update_locked(self, change: Callable[[Queue], Queue]) -> Queue:
         """As `update`, for who holds the lock already."""
-        if self.queue_path.exists() and not _read(self.queue_path):
+        if self.queue_path.exists() and not _is_readable(self.queue_path):
             kept = self.queue_path.with_name(f"queue-unreadable-{time.time_ns()}.json")
             os.replace(self.queue_path, kept)
             log.warning("%s can't be read. It is kept as %s.", self.queue_path, kept)
@@ -113,6 +115,15 @@ class QueueFolder:
         process = self.process()
         return process is not None and process.is_alive()
 
+    def roots(self) -> list[Path]:
+        """Folders of runs: those that the page has started runs in, and those of the entries."""
+        try:
+            kept = json.loads(self.places_path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            kept = []
+        own = [Path(entry.run).parent for entry in self.read().entries if entry.run is not None]
+        return list(dict.fromkeys([*own, *(Path(str(place)) for place in (kept if isinstance(kept, list) else ()))]))
+
     def command(self) -> list[str]:
         """A person's own command for the end of an entry; empty where there is none."""
         words = _read(self.notify_path).get("command")
@@ -134,6 +145,19 @@ class QueueFolder:
 @lru_cache(maxsize=256)
 def _read_config(path: Path) -> load.Loaded:
     return load.load(path)
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether a queue's file holds a list of entries. WriteFailed where it can't be opened: it is left as it is."""
+    try:
+        with open_file(path) as stream:
+            data = json.loads(stream.read().decode("utf-8"))
+    except OSError as error:
+        text = f"{path} can't be opened: {error.strerror or error}."
+        raise WriteFailed(text, "Close the program that holds it, then try again.", error.errno) from error
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and isinstance(data.get("entries"), list)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from backend.base.files import locked, write_atomic
 from backend.base.jsonable import dumps
 from backend.queue.folder import QueueFolder
 from backend.runs.errors import RunError
-from backend.runs.folder import Run
 from backend.runs.process import ProcessId
 from backend.runs.spawn import spawn_detached
 
@@ -29,7 +28,7 @@ def see_to(folder: QueueFolder, roots: Iterable[Path], preview: Path | None = No
         RunError: the process can't be started.
         WriteFailed: the folder can't be written.
     """
-    if not folder.queue_path.exists():
+    if not folder.queue_path.exists() or folder.is_alive() or not is_needed(folder):
         return
     with locked(folder.lock_path):
         if folder.is_alive() or not is_needed(folder):
@@ -49,12 +48,8 @@ def see_to(folder: QueueFolder, roots: Iterable[Path], preview: Path | None = No
 def is_needed(folder: QueueFolder) -> bool:
     """Whether there is something to start, or a run whose end nobody has seen."""
     queue = folder.read()
-    unseen = any(entry.phase == "started" and (queue.on or _is_at_work(entry.run)) for entry in queue.entries)
+    unseen = any(entry.phase == "started" for entry in queue.entries)
     return unseen or (queue.on and bool(queue.waiting()))
-
-
-def _is_at_work(path: str | None) -> bool:
-    return path is not None and Run(path).is_at_work()
 
 
 def _environment() -> dict[str, str]:

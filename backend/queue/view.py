@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from backend.config import load, toml_io
 from backend.config.schema import Config
-from backend.queue.entries import Entry, shares_gpu
+from backend.queue.entries import Entry, Queue, shares_gpu
 from backend.queue.folder import QueueFolder
 from backend.runs.folder import Run
+from backend.runs.record import FINAL
 from backend.runs.status import RunStatus
+from backend.runs.status_reader import statuses
 
 # What may differ between two runs of the same pace.
 _FREE_SECTIONS = ("saving", "logging")
@@ -55,24 +57,56 @@ def rows(folder: QueueFolder, runs: Sequence[Run], now: float | None = None) -> 
     queue = folder.read()
     free_at: list[tuple[str | None, float | None]] = []  # of each GPU that is or will be used: when its run ends
     listed = []
+    others = _others(queue, runs)
+    free_at += [(gpu, _end_of(_status(run), now)) for gpu, run in others]
     for entry in queue.entries:
-        row = _waiting(folder, entry, runs, free_at, now) if entry.phase == "waiting" else _begun(entry, now)
+        row = _waiting(folder, entry, runs, free_at, now) if entry.phase == "waiting" else _begun(folder, entry, now)
         if entry.phase == "waiting" or row.state in ("starting", "running", "stopping"):
             free_at.append((entry.gpu, row.ends))
+        blocking = next((run for gpu, run in others if shares_gpu(gpu, entry.gpu)), None)
+        if queue.on and row.state == "waiting" and blocking is not None:
+            row = replace(row, text=f"{row.text} {blocking.name}, which is not of this queue, is at work.")
         listed.append(row)
     return listed
 
 
-def _begun(entry: Entry, now: float) -> Row:
+def _others(queue: Queue, runs: Sequence[Run]) -> list[tuple[str | None, Run]]:
+    """Runs at work that were started elsewhere, each with the number of its GPU; None for several or any."""
+    own = {entry.run for entry in queue.entries if entry.phase != "waiting"}
+    at_work = [run for run in runs[:_MOST_COMPARED] if str(run.path) not in own and run.is_at_work()]
+    numbers = [str(run.record().get("gpus")) for run in at_work]
+    return [(number if number.isdecimal() else None, run) for number, run in zip(numbers, at_work, strict=True)]
+
+
+def _status(run: Run) -> RunStatus:
+    """The status of a run; of one whose end is written down, read once."""
+    if run.record().get("state") not in FINAL:
+        return statuses([run])[0]
+    try:
+        return _ended_status(run.path, run.record_path.stat().st_mtime_ns)
+    except OSError:
+        return statuses([run])[0]
+
+
+@lru_cache(maxsize=256)
+def _ended_status(path: Path, written_ns: int) -> RunStatus:
+    return statuses([Run(path)])[0]
+
+
+def _end_of(status: RunStatus, now: float) -> float | None:
+    return now + status.eta_s if status.active and status.phase == "train" and status.eta_s is not None else None
+
+
+def _begun(folder: QueueFolder, entry: Entry, now: float) -> Row:
     if entry.phase == "skipped":
         return Row(entry=entry, state="skipped", text="Skipped.")
-    if entry.run is None:
-        return Row(entry=entry, state="failed", text="It could not be started; the log of the queue says why.")
-    run = Run(entry.run)
+    run = None if entry.run is None else Run(entry.run)
+    if run is None or entry.failure is not None:
+        why = entry.failure or f"It could not be started. {folder.log_path} says why."
+        return Row(entry=entry, state="failed", text=why)
     if not run.path.is_dir():
         return Row(entry=entry, state="missing", text="Its run folder was deleted.")
-    status = run.status()
-    ends = now + status.eta_s if status.active and status.phase == "train" and status.eta_s is not None else None
+    status = _status(run)
     return Row(
         entry=entry,
         state=status.state,
@@ -80,7 +114,7 @@ def _begun(entry: Entry, now: float) -> Row:
         run=run.name,
         step=status.step,
         total=status.total_steps,
-        ends=ends,
+        ends=_end_of(status, now),
         resumable=status.resumable,
     )
 

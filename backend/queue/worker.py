@@ -11,30 +11,42 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from backend.base.errors import WriteFailed
-from backend.base.files import locked
+from backend.base.files import locked, write_atomic
+from backend.base.jsonable import dumps
 from backend.config.schema import Config
 from backend.queue.entries import Entry, Queue, shares_gpu
 from backend.queue.folder import QueueFolder
 from backend.queue.process import is_needed
-from backend.runs import supervise
+from backend.runs import record, supervise
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run, list_runs
 from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.process import give_gpu_back
+from backend.runs.process import ProcessId
 from backend.runs.start_lock import one_start
 from backend.runs.status import RunStatus
+from backend.runs.status_reader import statuses
 
 log = logging.getLogger(__name__)
 
 _EVERY_S = 0.5
+# All runs are looked at for one that is at work.
+_AFTER_BUSY_S = 3.0
+_AFTER_ERROR_S = 10.0
+_LEAVING_S = 60.0
 # A run that ends without a word again and again, and never comes further, is left as it is.
 _MOST_RESTARTS = 3
 _COMMAND_S = 60.0
+# From here on an exit code of Windows is a fault, such as an access to memory that is not there.
+_WINDOWS_FAULT = 0x80000000
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,14 +56,18 @@ class Worker:
     folder: QueueFolder
     roots: Sequence[Path]
     preview: Path | None = None
-    _busy: set[str] = field(default_factory=set)
+    _next_try: dict[str, float] = field(default_factory=dict)
 
     def work(self) -> None:
-        """Work until nothing is left to do."""
+        """Work until nothing is left to do. What can't be done now, as on a full disk, is tried again."""
         while True:
-            self.look()
-            if not is_needed(self.folder) and self._leave():
-                return
+            try:
+                self.look()
+                if not is_needed(self.folder) and self._leave():
+                    return
+            except Exception:
+                log.exception("The queue can't go on now and tries again in %g seconds.", _AFTER_ERROR_S)
+                time.sleep(_AFTER_ERROR_S)
             time.sleep(_EVERY_S)
 
     def look(self) -> None:
@@ -70,71 +86,107 @@ class Worker:
 
     def _follow(self, entry: Entry) -> None:
         """Note the end of a run, or that it is to be continued."""
-        run = None if entry.run is None else Run(entry.run)
-        if run is not None and run.path.is_dir():
-            if "start" not in run.record():  # its start was cut off before there was a trainer
-                self._change(entry, lambda known: replace(known, phase="waiting", resume=False))
+        run = _run_of(entry)
+        if run is None or not run.path.is_dir():
+            self._change(entry, phase="ended")
+            return
+        current = run.record()
+        if current.get("start") == entry.before:  # its start was cut off before there was a trainer
+            self._change(entry, phase="waiting")
+            return
+        if run.is_at_work() or _is_leaving(run, current):
+            return
+        (status,) = statuses([run])
+        if status.active:
+            return
+        if _ended_without_a_word(status) and self.folder.read().continue_ended:
+            step = status.state_step or 0
+            restarts = 0 if step > entry.reached else entry.restarts
+            if restarts < _MOST_RESTARTS:
+                log.info("%s ended without a word and is continued.", run.name)
+                again = {"resume": status.resumable, "restarts": restarts + 1, "reached": step}
+                self._change(entry, first=True, phase="waiting", **again)
                 return
-            status = run.status()
-            if status.active:
-                return
-            if _ended_without_a_word(status) and self.folder.read().continue_ended:
-                step = status.state_step or 0
-                restarts = 0 if step > entry.reached else entry.restarts
-                if restarts < _MOST_RESTARTS:
-                    log.info("%s ended without a word and is continued.", run.name)
-                    again = {"resume": status.resumable, "restarts": restarts + 1, "reached": step}
-                    self._change(entry, lambda known: replace(known, phase="waiting", **again))
-                    self.folder.update(lambda queue: queue.moved(entry.id, 0))
-                    return
-            log.info("%s: %s", run.name, status.text)
-            self._change(entry, lambda known: replace(known, phase="ended"))
+        log.info("%s: %s", run.name, status.text)
+        if self._change(entry, phase="ended"):
             self._notify(run.name, status.state, status.text, str(run.path))
-        else:
-            self._change(entry, lambda known: replace(known, phase="ended"))
 
     def _start(self, entry: Entry) -> None:
-        """Start a run if its GPU is free; one that can't be started has ended, and says why in its own folder."""
+        """Start a run if its GPU is free; one that can't be started has ended, and its entry says why."""
         loaded = self.folder.config(entry.id)
         if loaded.config is None:
-            text = " ".join(problem.sentence() for problem in loaded.problems)
-            log.warning("%s can't be started: %s", entry.name, text)
-            self._change(entry, lambda known: replace(known, phase="ended"))
-            self._notify(entry.name, "failed", text, "")
+            self._fail(entry, " ".join(problem.sentence() for problem in loaded.problems))
+            return
+        if time.monotonic() < self._next_try.get(entry.id, 0.0):
             return
         try:
             with one_start(self._runs, but=_run_of(entry), gpus=entry.gpu):
                 self._begin(entry, loaded.config)
         except RunBusy as busy:
-            if entry.id not in self._busy:
+            if entry.id not in self._next_try:
                 log.info("%s waits: %s", entry.name, busy.text)
-            self._busy.add(entry.id)
-        except (RunError, WriteFailed) as wrong:
-            log.warning("%s can't be started: %s", entry.name, wrong)
-            self._change(entry, lambda known: replace(known, phase="ended"))
-            self._notify(entry.name, "failed", wrong.text, entry.run or "")
+            self._next_try[entry.id] = time.monotonic() + _AFTER_BUSY_S
+        except (RunError, OSError, psutil.Error) as wrong:
+            self._fail(entry, str(wrong))
 
     def _begin(self, entry: Entry, config: Config) -> None:
         known = _run_of(entry)
-        run = known if known is not None and known.path.is_dir() else Run.create(config)
-        now = self._change(entry, lambda each: _started(each, run))
-        if now.of(entry.id) is None:  # it was removed in the meantime
-            if known is None:
+        run, resume = known, False
+        if known is not None and "start" in known.record():
+            if known.is_at_work():  # a person has resumed it, and it is followed from here on
+                self._change(entry, phase="started", before=None)
+                return
+            (status,) = statuses([known])
+            if status.state == "done":
+                self._change(entry, phase="ended")
+                return
+            resume = entry.resume and status.resumable
+            run = known if resume else None  # a run that was trained is never begun again in its own folder
+        made = run is None or not run.path.is_dir()
+        run = Run.create(config) if run is None or made else run
+        claimed = False
+        try:
+            claimed = self._change(entry, phase="started", run=str(run.path), before=run.record().get("start"))
+        finally:
+            if made and not claimed:
                 run.discard()
+        if not claimed:  # it was paused, changed or removed in the meantime
             return
         if self.preview is not None:
             give_gpu_back(PreviewFolder(self.preview))
-        environment = {} if entry.gpu is None else {"CUDA_VISIBLE_DEVICES": entry.gpu}
-        resume = entry.resume and run.status().resumable
-        supervise.start(None, run, resume=resume, environment=environment)
+        supervise.start(None, run, resume=resume, environment=_environment(entry))
         log.info("%s %s.", run.name, "continues" if resume else "starts")
 
-    def _change(self, entry: Entry, change) -> Queue:  # noqa: ANN001 - as `Queue.changed`
-        return self.folder.update(lambda queue: queue.changed(entry.id, change))
+    def _change(self, entry: Entry, first: bool = False, **fields: Any) -> bool:
+        """Change an entry, unless a person has changed it since it was read; whether that was done.
+
+        first: it becomes the next one. An entry is started only while the queue is on.
+        """
+        done = False
+
+        def change(queue: Queue) -> Queue:
+            nonlocal done
+            done = queue.of(entry.id) == entry and (queue.on or fields["phase"] != "started")
+            if not done:
+                return queue
+            changed = queue.changed(entry.id, lambda known: replace(known, **fields))
+            return changed.moved(entry.id, 0) if first else changed
+
+        self.folder.update(change)
+        return done
+
+    def _fail(self, entry: Entry, text: str) -> None:
+        """Note that an entry can't be started."""
+        log.warning("%s can't be started: %s", entry.name, text)
+        self.folder.update(
+            lambda queue: queue.changed(entry.id, lambda known: replace(known, phase="ended", failure=text))
+        )
+        self._notify(entry.name, "failed", text, entry.run or "")
 
     def _runs(self) -> list[Run]:
         own = [Run(entry.run) for entry in self.folder.read().entries if entry.run is not None]
-        return [*own, *(run for root in self.roots for run in list_runs(root))]
+        roots = dict.fromkeys([*self.roots, *self.folder.roots()])
+        return [*own, *(run for root in roots for run in list_runs(root))]
 
     def _notify(self, name: str, state: str, text: str, path: str) -> None:
         """Run a person's own command, which learns from its environment what has ended."""
@@ -165,11 +217,18 @@ def _run_of(entry: Entry) -> Run | None:
 
 def _ended_without_a_word(status: RunStatus) -> bool:
     """Whether the system ended the trainer: by a signal, a power cut, or for lack of RAM."""
-    return status.state == "dead" or (status.state == "failed" and (status.exit_code or 0) < 0)
+    code = status.exit_code or 0
+    return status.state == "dead" or (status.state == "failed" and (code < 0 or code >= _WINDOWS_FAULT))
 
 
-def _started(entry: Entry, run: Run) -> Entry:
-    return replace(entry, phase="started", run=str(run.path))
+def _is_leaving(run: Run, current: Mapping[str, Any]) -> bool:
+    """Whether a trainer that has written its end still holds memory: taking its libraries down takes seconds more."""
+    return run.is_alive(current) and abs(time.time() - record.number(current, "ended")) < _LEAVING_S
+
+
+def _environment(entry: Entry) -> dict[str, str]:
+    """What lets a trainer see the entry's GPU alone, by the number that nvidia-smi lists it under."""
+    return {} if entry.gpu is None else {"CUDA_VISIBLE_DEVICES": entry.gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def main() -> None:
@@ -180,7 +239,14 @@ def main() -> None:
     parser.add_argument("--preview", type=Path)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    Worker(folder=QueueFolder(options.folder), roots=options.runs, preview=options.preview).work()
+    folder = QueueFolder(options.folder)
+    try:
+        # never two at once, whatever became of worker.json; one that is about to leave is waited for
+        with locked(folder.worker_lock_path):
+            write_atomic(folder.worker_path, dumps(ProcessId.of(os.getpid()).to_record()))
+            Worker(folder=folder, roots=options.runs, preview=options.preview).work()
+    except WriteFailed as error:
+        log.warning("This process ends, since another one may work on the queue: %s", error)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,11 @@ class Pause:
 
     def is_answered(self) -> bool:
         """Whether the trainer waits for the process that asked last here."""
-        return bool(self._word) and _read(self._answered).get("word") == self._word
+        return self.is_asked() and _read(self._answered).get("word") == self._word
+
+    def is_asked(self) -> bool:
+        """Whether what was asked here still stands: a start of the run removes it, another process replaces it."""
+        return bool(self._word) and _read(self._asked).get("word") == self._word
 
     def word(self) -> str | None:
         """For the trainer: the word of whoever asks it to wait; None where nobody does, or nobody is left who did."""

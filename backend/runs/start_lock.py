@@ -16,6 +16,8 @@ from backend.base.errors import WriteFailed
 from backend.base.files import locked
 from backend.runs.errors import RunBusy
 from backend.runs.folder import Run
+from backend.runs.liveness import is_here
+from backend.runs.process import boot_id
 from backend.setup.machine import has_gpu
 
 log = logging.getLogger(__name__)
@@ -90,7 +92,10 @@ def _uses_gpu(visible: str | None) -> bool:
 
 def shares_device(run: Run, gpus: str | None = None) -> bool:
     """Whether a run may compute on one of `gpus` too, or both on the CPU. gpus: None for those of this process."""
-    theirs, own = run.record().get("gpus"), os.environ.get("CUDA_VISIBLE_DEVICES") if gpus is None else gpus
+    known = run.record()
+    if not is_here(known) and known.get("boot") not in (None, boot_id()):
+        return False  # another machine, that shares the folder; a container of this one has its boot
+    theirs, own = known.get("gpus"), os.environ.get("CUDA_VISIBLE_DEVICES") if gpus is None else gpus
     theirs = theirs if isinstance(theirs, str) else None
     if not _uses_gpu(theirs) or not _uses_gpu(own):
         return _uses_gpu(theirs) == _uses_gpu(own)

@@ -44,6 +44,9 @@ from backend.training.trainable import Trainable
 from backend.training.trainer import Forward, Trainer
 from backend.training.validation_history import ValidationHistory
 
+_GPU_BACK_S = 60.0
+"""How long a run that waited for a preview tries to have its weights on the GPU again."""
+
 
 def assemble(
     *,
@@ -199,7 +202,8 @@ def _follow_up(
 
 def leaving(inputs: Inputs, denoiser: nn.Module) -> Callable[[], AbstractContextManager[None]]:
     """Frees what the denoiser's frozen weights hold of a GPU; on a CPU there is no other memory for them."""
-    return partial(offloaded, denoiser, inputs.device) if inputs.device.type == "cuda" else nullcontext
+    # a preview that was killed may hold its memory for a moment more
+    return partial(offloaded, denoiser, inputs.device, _GPU_BACK_S) if inputs.device.type == "cuda" else nullcontext
 
 
 def make_loader(inputs: Inputs, events: EventWriter) -> Loader:

@@ -25,7 +25,7 @@ from backend.models.common.whole_model_files import CONFIG, WEIGHTS, WholeModel,
 from backend.training.saved_files import SavedFiles, WeightsNotFinite
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FullContent:
     """The tensors of a whole model, read one by one. written: writes them and metadata to a path. weights: path of what
     was written -> its file of weights."""
@@ -51,7 +51,7 @@ class FullContent:
         self.written(path, self.tensors, metadata)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FullFiles(SavedFiles):
     """Files of a whole model. denoiser: with the trained weights. precision: that its weights are saved in."""
 
@@ -96,7 +96,7 @@ class FullFiles(SavedFiles):
         raise WeightsNotFinite(f"{name} holds NaN or infinity")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SingleFiles(FullFiles):
     """One safetensors file, as ComfyUI and sd-scripts read it."""
 
@@ -115,7 +115,7 @@ class SingleFiles(FullFiles):
         return path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FolderFiles(FullFiles):
     """A folder that holds the denoiser's own, as ``save_pretrained`` of a pipeline of diffusers writes it."""
 
@@ -130,18 +130,18 @@ class FolderFiles(FullFiles):
 
     def steps_of(self, path: Path) -> int | None:
         """As the class's."""
-        return super().steps_of(self._weights(path))
+        return FullFiles.steps_of(self, self._weights(path))
 
     def is_same(self, a: Path, b: Path) -> bool:
         """As the class's."""
-        return super().is_same(self._weights(a), self._weights(b))
+        return FullFiles.is_same(self, self._weights(a), self._weights(b))
 
     def copy(self, source: Path, target: Path) -> None:
         """As the class's: its files get a second name."""
         with atomic_folder(target) as temporary:
             (temporary / self.part.folder).mkdir()
             for path in (source / self.part.folder).iterdir():
-                super().copy(path, temporary / self.part.folder / path.name)
+                FullFiles.copy(self, path, temporary / self.part.folder / path.name)
 
     def remove(self, path: Path) -> None:
         """As the class's."""

@@ -30,7 +30,7 @@ def denoiser_dtype(training: TrainingSection, frozen: torch.dtype) -> torch.dtyp
     return _FORMATS[training.full_weight_dtype] if training.kind == "full" else frozen
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FullWeights:
     """The trained weights of a denoiser by parameter name; names never hold ``_orig_mod``.
 

@@ -71,9 +71,8 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
     narrowed = family.narrowed(base)
     trained = trained_blocks(cfg, narrowed, read_parts(family, base))
     plan = make_plan(cfg, scan, geometry, narrowed, *counts, trained)
-    report_problems(
-        [*_without_validation(cfg, plan), *plan.problems, *_cut_captions(plan, scan, counter, family)], events
-    )
+    problems = [*_without_validation(cfg, plan), *plan.problems, *_cut_captions(plan, scan, counter, family)]
+    report_problems(problems, events)
     for line in plan.lines():
         log.info(line)
     events.write(PlanEvent(**plan.to_dict()))

@@ -56,7 +56,8 @@ class Requests:
     def wait_while_paused(self, leave: Callable[[], AbstractContextManager[None]], events: EventWriter) -> bool:
         """Wait as long as a preview asks for it; whether one did. leave: frees the device meanwhile.
 
-        A stop waits too: whoever asked sees it, and lets go of the device before this run needs it again.
+        A stop waits too: whoever asked sees it, and lets go of the device before this run needs it again. One that
+        came by signal is written down for that.
         """
         word = self._pause.word()
         if word is None:
@@ -66,6 +67,8 @@ class Requests:
             try:
                 self._pause.answer(word)
                 while self._pause.word() == word:
+                    if self._signalled and "stop" not in self._pending():
+                        self._control.request("stop")
                     time.sleep(_PAUSE_S)
                     progress.advance(0)
             except WriteFailed as error:

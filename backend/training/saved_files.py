@@ -89,7 +89,7 @@ class SavedFiles(ABC):
         path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LoraContent:
     """The tensors of a LoRA file, on the CPU."""
 
@@ -108,7 +108,7 @@ class LoraContent:
         write_lora(path, self.tensors, metadata)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LoraFiles(SavedFiles):
     """Files of a LoRA. names: of its layers in files."""
 

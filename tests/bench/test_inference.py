@@ -58,14 +58,20 @@ def test_scenes_are_measured_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest
         assert cfg.compile.compile and cfg.memory.blocks_to_swap == (4 if "offload" in name else 0)
     # what is recorded is not measured again
     count = len(jobs)
-    again = ["--scenes", "nf4-offload", "--starts", "eager"]
-    assert nf4 or (bench.main([*line, *again], said.append) == 0 and len(jobs) == count)
+    again = ["--scenes", "whole", "--starts", "cold"]
+    assert bench.main([*line, *again], said.append) == 0 and len(jobs) == count
+    # but for pictures of another size, whose rows are no part of this table
+    read = inference._parser().parse_args(["--size", "tiny-flux", *line[2:], "--height", "128"])
+    assert inference._missing(read, "whole", ["cold"], tmp_path / "out" / "tiny-flux") == ["cold"]
+    assert not inference._comparable(read, tmp_path / "out" / "tiny-flux")
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["--work", str(tmp_path / "work")]
     assert inference.main(["--size", "tiny-flux", "--scenes", "x", *line]) == inference.WRONG_INPUT
     assert "--scenes names x; there are regional" in capsys.readouterr().err
+    assert inference.main(["--size", "tiny-flux", "--starts", "eager,warm", *line]) == inference.WRONG_INPUT
+    assert "write --starts cold,warm" in capsys.readouterr().err
     assert inference.main(["--size", "tiny-wan", *line]) == inference.WRONG_INPUT
     assert "model of clips" in capsys.readouterr().err
 

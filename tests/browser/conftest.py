@@ -15,7 +15,16 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Page,
+    Playwright,
+    expect,
+    sync_playwright,
+)
 
 from backend.base.paths import PROJECT_ROOT
 from backend.runs.folder import Run, list_runs
@@ -159,9 +168,13 @@ class Watched:
         self.said: list[str] = []
         self.requests: list[str] = []
         page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda m: self.said.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("console", self._hear)
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.said.append(f"{message.text} ({message.location['url']})")
 
     def open(self) -> Page:
         """Go to the page and wait until the form is filled."""

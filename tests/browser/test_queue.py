@@ -1,36 +1,36 @@
-"""The Queue tab with real trainers: three runs of the demo, the second of which is killed."""
+"""The Queue tab with real trainers: three runs, the second of which is killed."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from backend.base.paths import PROJECT_ROOT
 from backend.queue import changes
 from backend.queue.folder import QueueFolder
 from backend.runs.folder import Run
 from backend.runs.supervise import stop
-from tests.browser.conftest import PATIENCE_MS, Server, load_preset, tab, wait_for
+from tests.browser.conftest import PATIENCE_MS, Server, tab, wait_for
 
 TRAINING_MS = 240_000
 
 
-def queue_demo(page: Page, server: Server, name: str, steps: int) -> None:
-    """Put a short, uncompiled demo into the queue by the button in the bar."""
-    few = server.folder / "few"
-    few.mkdir(exist_ok=True)
-    for file in sorted((PROJECT_ROOT / "assets" / "demo" / "concept").glob("*"))[:4]:
-        shutil.copy(file, few)
+def queue_run(page: Page, server: Server, base: Path, images: Path, name: str, steps: int) -> None:
+    """Put a short, uncompiled run of a tiny model into the queue by the button in the bar."""
     change = {
-        "dataset.folders": [{"path": str(few)}],
-        "dataset.cache_dir": str(server.folder / "cache"),
+        "model.base_model": str(base),
+        "model.text_length": 16,
+        "dataset.folders": [{"path": str(images)}],
+        "dataset.resolution": 64,
+        "dataset.min_bucket_size": 32,
+        "dataset.max_bucket_size": 128,
+        "dataset.cache_dir": str(server.folder / "queue-cache"),
+        "network.network_dim": 4,
         "training.max_train_steps": steps,
         "compile.compile": False,
-        "sampling.prompts": [],
         "saving.output_dir": str(server.runs),
         "saving.output_name": name,
         "saving.save_every_n_steps": 2,
@@ -43,12 +43,13 @@ def queue_demo(page: Page, server: Server, name: str, steps: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_second_of_three_is_killed_and_all_end_as_told(page: Page, server: Server) -> None:
+def test_the_second_of_three_is_killed_and_all_end_as_told(
+    page: Page, server: Server, tiny_flux: Path, image_folder: Path
+) -> None:
     folder = QueueFolder.of_page(server.folder / "page")
     try:
-        load_preset(page, "demo")
-        for name, steps in (("q-one", 2), ("q-two", 400), ("q-three", 2)):
-            queue_demo(page, server, name, steps)
+        for name, steps in (("q-one", 2), ("q-two", 2000), ("q-three", 2)):
+            queue_run(page, server, tiny_flux, image_folder, name, steps)
         tab(page, "Queue")
         expect(page.locator(".queue-entry h2")).to_have_text(["q-one", "q-two", "q-three"])
         page.get_by_label("Move q-three up").focus()
@@ -63,7 +64,7 @@ def test_the_second_of_three_is_killed_and_all_end_as_told(page: Page, server: S
         expect(page.locator("#queue-head h2")).to_have_text("The queue is on")
         expect(card(page, "q-one").locator(".state")).to_have_text("Finished", timeout=TRAINING_MS)
         two = Run(str(started(folder, 1)))
-        wait_for(lambda: len(two.checkpoints()) > 0, 120)
+        wait_for(two.has_state, 120)
         expect(card(page, "q-two").locator(".state")).to_have_text("Running")
         trainer = two.process()
         assert trainer is not None

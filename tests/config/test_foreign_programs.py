@@ -174,7 +174,8 @@ def test_both_experts_of_musubi_tuner_are_taken_in_their_places(tmp_path: Path) 
     lines = {"dit": "wan2.2_t2v_low_noise_14B.safetensors", "dit_high_noise": "wan2.2_t2v_high_noise_14B.safetensors"}
     text = "".join(f'{name} = "/m/{file}"\n' for name, file in lines.items())
     path = tmp_path / "musubi.toml"
-    path.write_text(f'{text}network_module = "networks.lora_wan"\ntimestep_boundary = 900\n', encoding="utf-8")
+    rest = 'network_module = "networks.lora_wan"\ntask = "t2v-A14B"\ntimestep_boundary = 900\n'
+    path.write_text(text + rest, encoding="utf-8")
     taken = convert(read(path), None)
     config = taken.loaded.config
     assert config is not None and config.model.family == "wan22"
@@ -183,6 +184,7 @@ def test_both_experts_of_musubi_tuner_are_taken_in_their_places(tmp_path: Path) 
     times = config.timesteps
     assert (times.train_experts, times.timestep_boundary, times.switch_boundary_every) == ("both", 0.9, 1)
     assert {note.key: note.path for note in taken.notes}["dit"] == "model.transformer_2"
+    assert {note.key: note.fate for note in taken.notes}["task"] == "taken"
 
 
 def leaves(value: Any, path: str = "") -> Iterator[str]:

@@ -19,14 +19,14 @@ def test_the_loss_on_held_out_pictures_of_the_concept_halves(tmp_path: Path) -> 
         "training.max_train_steps": 68,
         "optimizer.learning_rate": 6e-4,
         "optimizer.lr_warmup": 0.0,
-        "dataset.folders": [concept.model_copy(update={"path": few(concept.path, tmp_path / "trained")})],
+        "dataset.folders": [concept.model_copy(update={"path": few(concept.path, tmp_path / "trained", 4)})],
         "dataset.resolution": 176,
         "dataset.cache_dir": str(tmp_path / "cache"),
         "compile.compile": False,
         "compile.shape_mode": "off",
         "sampling.prompts": [],
         "validation.validation_folders": [
-            held_out.model_copy(update={"path": few(held_out.path, tmp_path / "held-out")})
+            held_out.model_copy(update={"path": few(held_out.path, tmp_path / "held-out", 4)})
         ],
         "validation.validation_repeats": 1,
         "validation.validation_sigmas": [0.1, 0.35],

@@ -145,8 +145,10 @@ def test_the_page_can_start_a_scan_and_show_it(page: Page, application: Any, ima
     captions_are_written_and_taken_back(page, items["scan"], western, missing)
     no_text_is_never_replaced(page, items["scan"], image_folder / "picture_2.txt")
     shown = {"scan": items["scan"], "item": 3}
+    measured = {**shown, "run": page.client.get("/scan/items").json()["run"]}
     assert page.client.post("/scan").status_code == 200
     assert page.client.get("/scan/caption", params=shown).status_code == 200, "shown until the next scan has ended"
+    assert page.client.get("/scan/losses", params=measured).json()["losses"] is not None
     ended_scan(page)
     assert page.client.get("/scan/caption", params=shown).status_code == 404
     application.state.draft.keep(values | {"network.network_dim": "x"})

@@ -120,8 +120,8 @@ def test_pictures_never_leave_their_folder(page: Page, name: str) -> None:
 @pytest.mark.parametrize("name", ["..", ".", "../data", "", "/", "fox-nothing", "%2e%2e"])
 def test_a_run_is_a_name_and_never_a_path(page: Page, name: str) -> None:
     make_run(page.runs)
-    for path in ("/live", "/log"):
-        assert page.client.get(path, params={"run": name}).status_code == 404
+    assert page.client.get("/live", params={"run": name}).json() == {"missing": True}
+    assert page.client.get("/log", params={"run": name}).status_code == 404
     assert page.client.get("/image", params={"run": name, "file": "a.png"}).status_code == 404
     assert page.client.post("/delete", json={"run": name}).status_code == 404
     assert page.client.post("/control", json={"run": name, "what": "stop"}).status_code == 404

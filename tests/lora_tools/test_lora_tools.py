@@ -163,9 +163,12 @@ def test_loras_are_merged_into_one_exactly_or_to_a_rank(tiny_flux: Path, tmp_pat
     """Also where one has ComfyUI's names and the other diffusers': then the model tells which layers are meant."""
     one = write_lora(tmp_path / "a.safetensors", tiny_flux, rank=4, alpha=2)
     two = write_lora(tmp_path / "b.safetensors", tiny_flux, rank=3, alpha=3, seed=7)
+    tensors = safetensors.torch.load_file(two)
+    safetensors.torch.save_file(tensors | {"bundle_emb.fox.clip_l": torch.ones(1, 4)}, two)
     model, out = open_model(tiny_flux), tmp_path / "out.safetensors"
     words = ("merge", "--lora", f"{one}:0.7", "--lora", f"{two}:-0.5", "--out", out, "--precision", "fp32")
     assert "exact" in run(*words)[1]
+    assert safetensors.torch.load_file(out)["bundle_emb.fox.clip_l"].sum() == 4
     first, second = product(one, model), product(two, model)
     wanted = {layer: 0.7 * first[layer] - 0.5 * second[layer] for layer in first}
     for layer, change in product(out, model).items():
@@ -196,6 +199,11 @@ def test_resizing_keeps_what_it_says_under_the_same_keys(tiny_sdxl: Path, tmp_pa
         torch.testing.assert_close(error, sizes[2:].norm(), rtol=1e-3, atol=1e-5)
     assert run("resize", path, "--keep", 1, "--out", out, "--overwrite")[0] == 0
     assert safetensors.torch.load_file(out).keys() == before.keys()
+    # names that torch.compile made
+    wrapped = {key.replace("lora_unet_", "lora_unet__orig_mod_"): value for key, value in before.items()}
+    safetensors.torch.save_file(wrapped, path)
+    assert run("resize", path, "--rank", 2, "--out", out, "--overwrite")[0] == 0
+    assert safetensors.torch.load_file(out).keys() == before.keys()
     other = write_lora(tmp_path / "c.safetensors", tiny_sdxl, "sdxl", kind="lokr", targets=[r".*attn1\.to_q"])
     assert "only a LoRA can be resized" in run("resize", other, "--rank", 2, "--out", tmp_path / "d.safetensors")[1]
 
@@ -207,14 +215,16 @@ def test_inspect_names_what_is_wrong_and_how_strong_each_layer_is(tiny_sdxl: Pat
     tensors[downs[0]][0, 0] = torch.nan
     tensors[downs[1]].zero_()
     del tensors[downs[2]]
+    tensors[downs[3]] = tensors[downs[3]][:2].clone()
     tensors["strange.key"] = torch.ones(1)
     safetensors.torch.save_file(tensors, path, {"ss_base_model_version": "sdxl_base_v1-0"})
     assert run("inspect", path, "--base", tiny_sdxl, "--json")[0] == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["family"] == family("sdxl").title and report["ranks"].keys() == {"3", "none"}
+    assert report["family"] == family("sdxl").title and report["ranks"].keys() == {"3", "2", "none"}
     assert report["text_layers"] and report["formats"] == {"F32": len(tensors)}
     problems = " ".join(report["problems"])
-    for key, words in ((downs[0], "NaN"), (downs[1], "the change is 0"), (downs[2], "parts are missing")):
+    wrong = ((downs[0], "NaN"), (downs[1], "the change is 0"), (downs[2], "are missing"), (downs[3], "do not fit"))
+    for key, words in wrong:
         assert key.removesuffix(".lora_down.weight") in problems and words in problems
     assert "strange.key" in problems
     model = open_model(tiny_sdxl)
@@ -298,6 +308,12 @@ def test_wrong_input_is_named(tiny_flux: Path, tiny_sdxl: Path, flux_files: dict
     out = tmp_path / "out.safetensors"
     lora = write_lora(tmp_path / "flux.safetensors", tiny_flux)
     other = write_lora(tmp_path / "sdxl.safetensors", tiny_sdxl, "sdxl", targets=[r".*attn1\.to_q"])
+    broken = tmp_path / "nan.safetensors"
+    tensors = safetensors.torch.load_file(lora)
+    next(each for key, each in tensors.items() if not key.endswith("alpha"))[0, 0] = torch.nan
+    safetensors.torch.save_file(tensors, broken)
+    model = tmp_path / "model"
+    model.mkdir()
     nothing = ("--rank", 2, "--out", out)
     cases: list[tuple[tuple[object, ...], str]] = [
         (("extract", "--base", tiny_flux, "--tuned", tiny_sdxl, *nothing), "is FLUX"),
@@ -309,6 +325,10 @@ def test_wrong_input_is_named(tiny_flux: Path, tiny_sdxl: Path, flux_files: dict
         (("merge", "--lora", lora, "--lora", other, "--out", out), "is a LoRA of"),
         (("merge", "--lora", f"{lora}:x", "--out", out), "is no strength"),
         (("merge", "--lora", lora, "--out", lora, "--overwrite"), "would replace what it is made of"),
+        (("merge", "--base", tiny_flux, "--lora", broken, "--out", tmp_path / "new"), "holds NaN"),
+        (("merge", "--base", model, "--lora", lora, "--out", model / "new"), "lies in the folder"),
+        (("extract", "--base", tiny_flux, "--tuned", tiny_flux, *nothing, "--targets", "to_qq"), "names no layer"),
+        (("resize", broken, *nothing), "holds NaN"),
         (("resize", flux_files["base"], *nothing), "not a LoRA"),
         (("resize", lora, "--rank", 2, "--out", tmp_path / "no" / "x.safetensors"), "does not exist"),
     ]

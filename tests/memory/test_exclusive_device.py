@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from backend.families.files.base_model import BaseModelFiles
-from backend.memory import sample_decoder
+from backend.memory import exclusive_device, sample_decoder
 from backend.memory.exclusive_device import offloaded
 from backend.memory.sample_decoder import SampleDecoder, tile
 from backend.models.common.load_options import LoadOptions
@@ -51,6 +51,32 @@ def test_weights_come_back_after_an_error_too() -> None:
     with pytest.raises(ValueError), offloaded(made, CPU):
         raise ValueError
     assert torch.equal(made[0].weight, before)
+
+
+def test_weights_wait_for_a_gpu_that_somebody_fills_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, waits = model(), []
+    before = made[0].weight.clone()
+    fill = exclusive_device._fill
+
+    class Full:
+        """A storage that has room at the third try."""
+
+        def __init__(self, storage: torch.UntypedStorage) -> None:
+            self.storage = storage
+
+        def resize_(self, size: int) -> None:
+            if len(waits) < 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            self.storage.resize_(size)
+
+    monkeypatch.setattr(exclusive_device, "_fill", lambda storage, *rest: fill(Full(storage), *rest))  # type: ignore[arg-type]
+    monkeypatch.setattr(exclusive_device.time, "sleep", waits.append)
+    away = exclusive_device.leave(made, CPU)
+    with pytest.raises(torch.OutOfMemoryError):
+        away.come_back()
+    assert not waits
+    away.come_back(60.0)
+    assert len(waits) == 2 and torch.equal(made[0].weight, before)
 
 
 def test_a_compiled_block_notices_nothing() -> None:

@@ -206,7 +206,7 @@ def test_settings_reach_the_objective(tiny_flux: Path, tiny_sdxl: Path) -> None:
         made.append(objective_of(cfg, family(name), load_family(name), BaseModelFiles.at(base)))
     flowing, diffusing = made
     drawn = {"kind" if name == "timestep_sampling" else name: value for name, value in times.items()}
-    drawn |= {"line": ShiftLine()}
+    drawn |= {"line": ShiftLine(), "below": None}
     assert values_of(flowing.draw) == {name: drawn[name] for name in drawn.keys() - {"weighting_scheme", "stratified"}}
     assert flowing.weighting == "cosmap" and diffusing.name == "v_prediction"
     assert values_of(flowing.distance) == values_of(diffusing.distance) == loss and values_of(diffusing.options) == own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,14 @@ def test_weights_gradients_and_state_are_those_of_the_whole_denoiser() -> None:
     # autocast's copies of the weights, where no graph makes them block by block
     eager = parts_of(compile={"compile": False})["activations"] - parts_of(compile={"compile": True})["activations"]
     assert eager > 1.5 * count
+
+
+def test_trained_weights_stay_while_samples_are_decoded() -> None:
+    huge = replace(WORK, sample_pixels=4096 * 4096)
+    found = estimate(settings(training=FULL), huge, named_gpu(80), parts=flux_dev())
+    assert found is not None and found.settings is not None and not found.settings.turns and found.settings.tiled_decode
+    assert found.stage("decode_samples").parts["weights"] == 4 * flux_dev().denoiser.count
+    assert "denoiser_while_decoding" not in found.ram
 
 
 def test_16_bit_weights_and_freed_gradients_are_counted() -> None:

@@ -18,7 +18,15 @@ from backend.preview.__main__ import DONE, INTERRUPTED, WRONG_INPUT, main
 from backend.preview.loras import LoraChoice, LoraShelf
 from backend.preview.pipeline import Pipeline
 from backend.runs.folder import Run
-from backend.runs.preview.request import PreviewRequest, Row, find_checkpoint, rows_of_strengths
+from backend.runs.preview.request import (
+    PreviewRequest,
+    Row,
+    find_checkpoint,
+    rows_of_strengths,
+    settings_of_base,
+    settings_of_form,
+    settings_of_run,
+)
 from tests.tiny.previews import PROMPT, settings, write_lora
 from tests.tiny.training import config, train_here
 
@@ -67,6 +75,22 @@ def test_a_plan_says_what_memory_it_needs_and_loads_nothing(
     assert code == DONE and "Drawing samples" in said and "the preview computes in RAM" in said
     code, said = sample(*line, "--vram", "0.5")
     assert code == DONE and "Does not fit" in said and not (tmp_path / "out").exists()
+
+
+def test_settings_of_full_fine_tuning_draw_with_their_base_model_and_its_runs_are_refused(
+    tiny_flux: Path, tmp_path: Path
+) -> None:
+    full = {"kind": "full", "full_weight_dtype": "bf16"}
+    cfg = settings(tiny_flux, training=full, optimizer={"optimizer": "adafactor", "fused_backward": True})
+    drawn = settings_of_form(cfg, {"memory.base_quantization": "int8"})
+    assert drawn.training.kind == "lora" and drawn.memory.base_quantization == "int8"
+    run = Run.create(cfg, root=tmp_path)
+    for changes in ({}, {"memory.base_quantization": "int8"}):
+        with pytest.raises(Refused, match="trained the whole model"):
+            settings_of_run(run, changes)
+    # nor are clips drawn, which is said before any plan or worker
+    with pytest.raises(Refused, match="draws pictures, and Wan"):
+        settings_of_base("x", "wan", {})
 
 
 def test_seeds_and_prompts_give_a_picture_each_and_a_cancelled_one_leaves_none(

@@ -6,7 +6,9 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,20 @@ from backend.preview.carry_out import Studio, carry_out
 from backend.preview.follow import Turns, follow
 from backend.preview.worker import Ending, work_on
 from backend.runs.control import Control
+from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CheckpointEvent
 from backend.runs.folder import Run
 from backend.runs.pause import Pause
 from backend.runs.preview.folder import PreviewFolder
-from backend.runs.preview.request import Cell, Follow, PreviewRequest, settings_of_run
+from backend.runs.preview.request import (
+    Cell,
+    Follow,
+    LoraUse,
+    PreviewRequest,
+    Row,
+    settings_of_run,
+    with_new_rows,
+)
 from backend.training import assembly
 from backend.training.between_steps import BetweenSteps
 from tests.conftest import draw_pictures
@@ -118,13 +130,16 @@ def test_each_checkpoint_becomes_a_row_and_the_run_computes_the_same(
 def test_the_worker_tells_of_the_rows_that_came_and_writes_their_matrix(alone: Run, tmp_path: Path) -> None:
     folder = PreviewFolder(tmp_path / "preview")
     folder.write_worker(state="ready")
-    identity = folder.submit(request_of(alone))
-    assert folder.request(identity).rows == ()
+    # one that save_last_n has removed by now is left out
+    lost = Row(name="step 1", loras=(LoraUse(path=str(alone.checkpoints_dir / "lost.safetensors")),), step=1)
+    identity = folder.submit(replace(request_of(alone), rows=(lost,)))
+    assert folder.request(identity).rows == (lost,)
     ending = Ending(folder=folder, roots=[alone.path.parent], has_gpu=False)
     work_on(folder, identity, Studio(), ending)
     status = folder.status(identity)
     assert status["state"] == "done", status
     assert [row["step"] for row in status["rows"]] == [2, 4, 6] and len(status["pictures"]) == 6
+    assert [note for note in status["notes"] if note.startswith("step 1 is left out")]
     assert {path.name for path in folder.matrix(identity)} >= {"grid.png", "index.html", "03-02.png"}
 
 
@@ -137,6 +152,8 @@ def test_a_run_waits_for_a_live_process_alone_and_a_stop_comes_first(tmp_path: P
     assert word is not None and not asker.is_answered()
     trainer.answer(word)
     assert asker.is_answered()
+    asker.release()
+    assert trainer.word() is None and not asker.is_answered()
     # an answer to somebody before counts for nobody else
     other = Pause(run)
     other.ask()
@@ -154,6 +171,38 @@ def test_a_run_waits_for_a_live_process_alone_and_a_stop_comes_first(tmp_path: P
     Control(run).request("stop")
     turns.take()
     assert not (run.control_dir / "pause").exists()
+
+
+def test_a_run_that_starts_again_is_asked_again_and_what_others_ask_stays(tmp_path: Path) -> None:
+    run = Run.create_empty(tmp_path, "x")
+    trainer, other = Pause(run), Pause(run)
+
+    class Answering(Silent):
+        def advance(self) -> None:
+            trainer.answer(trainer.word() or "")
+
+    turns = Turns(run=Stopping(run, repeat(True)), studio=Studio(), watch=Answering(), needed=True)
+    turns.take()
+    Control(run).clear_all()
+    turns.take()
+    assert turns._pause.is_answered() and trainer.word() == turns._pause._word
+    other.ask()
+    turns.give_back()
+    assert other.is_asked() and trainer.word() == other._word
+
+
+def test_files_that_change_until_the_run_ends_become_rows_then(alone: Run, tmp_path: Path) -> None:
+    run = Run.create_empty(tmp_path, "x")
+    events = EventWriter(run)
+    for name, step, role in (("a", 2, None), ("a-best", 2, "best"), ("a-average", 4, "average")):
+        (run.checkpoints_dir / f"{name}.safetensors").write_bytes(b"")
+        events.write(CheckpointEvent(step=step, file=f"checkpoints/{name}.safetensors", role=role))
+    request = replace(request_of(alone), run=str(run.path))
+    assert [row.name for row in with_new_rows(request, whole=False).rows] == ["step 2"]
+    rows = with_new_rows(request, whole=True).rows
+    assert [row.name for row in rows] == ["step 2, best", "step 2", "step 4, average"]
+    # the loss measured at that step is another LoRA's
+    assert rows[2].step is None
 
 
 class Stopping(Run):

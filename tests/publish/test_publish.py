@@ -130,6 +130,9 @@ def test_a_file_that_does_not_load_leaves_no_folder(run: Run, tmp_path: Path, mo
         publish(run, None, out, Statement())
     assert [*tmp_path.iterdir()] == []
     monkeypatch.undo()
+    run.config_path.write_text(settings.replace('\nkind = "lora"', '\nkind = "full"'), "utf-8")
+    with pytest.raises(Refused, match="trained a whole model"):
+        publish(run, None, out, Statement())
     # without the base model less can be checked, which is said
     base = next(line for line in settings.splitlines() if line.startswith("base_model"))
     run.config_path.write_text(settings.replace(base, 'base_model = "/gone"'), "utf-8")

@@ -155,7 +155,7 @@ def test_runs_at_work_are_left_alone_and_ended_ones_can_be_tried_again(folder: Q
     assert (again.phase, again.resume, again.run) == ("waiting", True, str(run.path))
     assert "saved state" in view.rows(folder, [])[0].text
     # a process of this machine works on it
-    set_fields(run.record_path, state=None, **ProcessId.of(os.getpid()).to_record())
+    set_fields(run.record_path, state=None, start="word", **ProcessId.of(os.getpid()).to_record())
     folder.update(lambda queue: queue.changed(entry.id, lambda known: replace(known, phase="started")))
     for refused in (changes.remove, changes.retry):
         with pytest.raises(RunBusy):
@@ -164,7 +164,8 @@ def test_runs_at_work_are_left_alone_and_ended_ones_can_be_tried_again(folder: Q
     folder.add(settings(tmp_path, "hare"))
     changes.set_on(folder, True)
     Worker(folder=folder, roots=[]).look()
-    assert folder.read().entries[1].phase == "waiting"
+    assert [entry.phase for entry in folder.read().entries] == ["started", "waiting"]
+    set_fields(run.record_path, state="done", pid=None)  # what is left of the queue is stopped
 
 
 def test_times_follow_from_those_before(folder: QueueFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +250,50 @@ def test_the_terminal_says_what_it_does(tmp_path: Path, tiny_flux: Path, image_f
     assert said("clear")[0] == 0 and len(json.loads(said("--json")[1])["entries"]) == 1
     assert "MONOTILE_STATE" in said("notify", "mail", "-s", "done")[1]
     assert QueueFolder.of_page(tmp_path / "page").command() == ["mail", "-s", "done"]
+
+
+def test_nothing_is_started_that_was_changed_meanwhile(folder: QueueFolder, tmp_path: Path) -> None:
+    """A process looks at the list, and a person changes it before the run begins: the wish of the person counts."""
+    changes.set_on(folder, True)
+    skipped, moved, paused = (folder.add(settings(tmp_path, name)) for name in "abc")
+    worker = Worker(folder=folder, roots=[])
+    changes.skip(folder, skipped.id)
+    worker._start(skipped)
+    changes.set_gpu(folder, moved.id, "1")
+    worker._start(moved)
+    changes.set_on(folder, False)
+    worker._start(paused)
+    assert [entry.phase for entry in folder.read().entries] == ["skipped", "waiting", "waiting"]
+    assert not list((tmp_path / "runs").glob("*")), "no folder of a run is left"
+
+
+def test_a_run_that_a_person_resumed_is_not_started_again(folder: QueueFolder, tmp_path: Path) -> None:
+    entry = folder.add(settings(tmp_path, "a"))
+    run = make_run(tmp_path / "runs", steps=4)
+    save_state(run, 4)
+    waits = {"phase": "waiting", "run": str(run.path), "resume": True}
+    folder.update(lambda queue: queue.changed(entry.id, lambda known: replace(known, **waits)))
+    changes.set_on(folder, True)
+    here = ProcessId.of(os.getpid()).to_record()
+    set_fields(run.record_path, state=None, start="by hand", **here)
+    worker = Worker(folder=folder, roots=[])
+    worker.look()
+    assert folder.read().entries[0].phase == "started", "it is at work already"
+    worker.look()
+    assert folder.read().entries[0].phase == "started", "and it is followed"
+    folder.update(lambda queue: queue.changed(entry.id, lambda known: replace(known, **waits)))
+    set_fields(run.record_path, state="done", pid=None)
+    before = run.record()
+    worker.look()
+    assert folder.read().entries[0].phase == "ended" and run.record() == before, "it has finished"
+
+
+def test_what_can_not_be_started_says_why(folder: QueueFolder, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file where the folder of the runs should be")
+    entry = folder.add(settings(tmp_path, "a"))
+    changes.set_on(folder, True)
+    Worker(folder=folder, roots=[]).look()
+    (row,) = view.rows(folder, [])
+    assert row.state == "failed" and "can't be created" in row.text
+    changes.retry(folder, entry.id)
+    assert view.rows(folder, [])[0].text == "Waiting."

@@ -17,7 +17,7 @@ from backend.runs import start_lock as admission
 from backend.runs.control import Control
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.folder import Run
-from backend.runs.process import MARKER, START, ProcessId
+from backend.runs.process import MARKER, START, ProcessId, boot_id
 from backend.runs.start_lock import one_start
 from tests.tiny.runs import ROOT, eventually, set_fields, start, toy
 
@@ -144,6 +144,19 @@ def test_runs_with_a_gpu_each_may_start(runs_root, monkeypatch):
         except RunBusy:
             allowed = False
         assert allowed == free, own
+
+
+def test_a_run_on_another_machine_is_not_waited_for(runs_root):
+    """A folder that machines share; a container of this one has its boot, and maybe its GPU."""
+    other, run = Run.create_empty(runs_root, "other"), Run.create_empty(runs_root, "mine")
+    other.prepare_start(["x"])
+    set_fields(other.record_path, host="elsewhere", boot=boot_id())
+    with pytest.raises(RunBusy), one_start(lambda: [other, run], but=run):
+        pass
+    set_fields(other.record_path, boot="another boot")
+    assert other.is_at_work()
+    with one_start(lambda: [other, run], but=run):
+        pass
 
 
 def test_without_a_gpu_a_second_start_is_refused_for_the_cpu(runs_root, monkeypatch, tmp_path):

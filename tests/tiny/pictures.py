@@ -61,11 +61,11 @@ def encoded(image: Image.Image, kind: str) -> io.BytesIO:
     return buffer
 
 
-def few(folder: str, where: Path) -> str:
-    """A folder with two pictures of one of the demo's folders, and their captions."""
+def few(folder: str, where: Path, count: int = 2) -> str:
+    """A folder with the first pictures of one of the demo's folders, and their captions."""
     source = Path(folder) if Path(folder).is_absolute() else ROOT / folder
     where.mkdir(parents=True, exist_ok=True)
-    for picture in sorted(source.glob("*.png"))[:2]:
+    for picture in sorted(source.glob("*.png"))[:count]:
         for file in (picture, picture.with_suffix(".txt")):
             shutil.copy(file, where)
     return str(where)

@@ -240,7 +240,7 @@ def test_a_state_of_a_lora_is_not_taken_for_that_of_a_whole_model(
     assert code and "training.kind (lora, now full)" in events(run, "error")[-1]["text"]
 
 
-@pytest.mark.parametrize("layout", ["file", "diffusers"])
+@pytest.mark.parametrize("layout", ["single_file", "diffusers"])
 def test_files_of_a_whole_model_are_kept_compared_and_never_written_broken(layout: str, tmp_path: Path) -> None:
     model = originals.flux_transformer(latent=4)
     model.save_pretrained(tmp_path / "transformer")  # type: ignore[operator]
@@ -253,7 +253,7 @@ def test_files_of_a_whole_model_are_kept_compared_and_never_written_broken(layou
     assert files.content().is_in(first) and files.steps_of(first) == 1 and not files.content().is_in(second)
     files.copy(first, second)
     assert sorted(files.listed(folder)) == [first, second] and files.is_same(first, second)
-    weights = first if layout == "file" else first / "transformer" / "diffusion_pytorch_model.safetensors"
+    weights = first if layout == "single_file" else first / "transformer" / "diffusion_pytorch_model.safetensors"
     assert 0 < weights.stat().st_size - files.bytes() < 20_000
     data = weights.read_bytes()
     with torch.no_grad():

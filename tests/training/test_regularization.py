@@ -50,6 +50,8 @@ def test_regularization_images_have_their_class_for_a_caption_and_a_weight(tiny_
     regular = [item for item in scan.train.items if item.is_reg]
     assert [(item.caption, item.repeats) for item in regular] == [("small dog", 3), ("an old dog", 3)]
     assert all(item.caption.startswith("ohwx") for item in scan.train.items if not item.is_reg)
+    # the words of the folder are a caption
+    assert not [each for each in scan.train.findings if each.kind == "missing_caption"]
     assert [Item.from_dict(item.to_dict()) for item in regular] == regular
     (held,) = scan.validation.values()
     assert [item.is_reg for item in held.items] == [False]

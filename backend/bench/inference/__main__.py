@@ -24,7 +24,7 @@ from backend.base.command_output import stdout_writer
 from backend.base.paths import PROJECT_ROOT
 from backend.bench.inference.scenes import SCENES, Start
 from backend.bench.inference.table import FILE, add_row, failures, read_rows, table
-from backend.bench.record import commit_of
+from backend.bench.record import commit_of, text
 from backend.bench.rehearsal.__main__ import base_model_in
 from backend.bench.rehearsal.sizes import SIZES
 from backend.bench.rehearsal.workspace import claim, environment
@@ -44,18 +44,18 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     try:
         scenes = _names("scenes", options.scenes, list(SCENES))
         starts = _names("starts", options.starts, ["eager", "cold", "warm"])
+        if "warm" in starts and "cold" not in starts:
+            raise ValueError("--starts warm needs the cache that cold leaves: write --starts cold,warm")
         if size.clip is not None:
             raise ValueError(f"{options.size} is a model of clips, which the preview does not draw yet")
         claim(work)
         model, _ = base_model_in(options.size, size, options.blocks, work, write)
         for name in scenes:
             caches = work / "compiled" / name
-            shutil.rmtree(caches, ignore_errors=True)
-            for start in (each for each in SCENES[name].starts if each in starts):
-                job = _job(options, model, name, start, caches)
-                if _is_recorded(out, options, name, start) and not options.keep_going and start != "cold":
-                    continue
-                answer = _run(job)
+            for start in _missing(options, name, starts, out):
+                if start == "cold":
+                    shutil.rmtree(caches, ignore_errors=True)
+                answer = _run(_job(options, model, name, start, caches))
                 add_row(out, _row(options, name, start, answer))
                 write(f"{name}, {start}: {answer['process_s']:.0f} s{'' if answer['ok'] else ': ' + answer['error']}\n")
     except KeyboardInterrupt:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return WRONG_INPUT
-    rows = [row for row in read_rows(out) if row["scene"] in scenes]
+    rows = [row for row in _comparable(options, out) if row["scene"] in scenes]
     write(table(rows) + "".join(f"{line}\n" for line in failures(rows)) + f"recorded in {out / FILE}\n")
     return DONE if any(row["ok"] == "1" for row in rows) else FAILED
 
@@ -126,6 +126,8 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
             env=environment(),
             stdout=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=_LONGEST_S,
             check=False,
         )
@@ -145,9 +147,7 @@ def _row(options: argparse.Namespace, name: str, start: Start, answer: dict[str,
         "start": start,
         "ok": answer["ok"],
         "error": answer.get("error"),
-        "width": options.width,
-        "height": options.height,
-        "steps": options.steps,
+        **_likeness(options),
         "pictures": options.pictures,
         "torch": importlib.metadata.version("torch"),
         "commit": options.commit or commit_of(),
@@ -157,10 +157,29 @@ def _row(options: argparse.Namespace, name: str, start: Start, answer: dict[str,
     }
 
 
+def _missing(options: argparse.Namespace, name: str, starts: Sequence[str], out: Path) -> list[Start]:
+    """What of a scene is to be measured. A warm one needs the cache of a cold one that is measured now."""
+    own = [start for start in SCENES[name].starts if start in starts]
+    missing = [start for start in own if options.keep_going or not _is_recorded(out, options, name, start)]
+    return [start for start in own if start in missing or (start == "cold" and "warm" in missing)]
+
+
 def _is_recorded(out: Path, options: argparse.Namespace, name: str, start: Start) -> bool:
     """Whether the record has this measurement, finished."""
-    wanted = {"scene": name, "start": start, "ok": "1", "steps": str(options.steps), "width": str(options.width)}
-    return any(all(row[key] == value for key, value in wanted.items()) for row in read_rows(out))
+    wanted = (name, start, "1")
+    return any((row["scene"], row["start"], row["ok"]) == wanted for row in _comparable(options, out))
+
+
+def _comparable(options: argparse.Namespace, out: Path) -> list[dict[str, str]]:
+    """The rows of the record with pictures like these and a model like this."""
+    like = {column: text(value) for column, value in _likeness(options).items()}
+    return [row for row in read_rows(out) if all(row[column] == value for column, value in like.items())]
+
+
+def _likeness(options: argparse.Namespace) -> dict[str, Any]:
+    """Column -> value of what makes two rows measurements of the same."""
+    names = ("width", "height", "steps", "blocks")
+    return {name: getattr(options, name) for name in names} | {"settings": " ".join(sorted(options.setting))}
 
 
 if __name__ == "__main__":

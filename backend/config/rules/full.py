@@ -7,6 +7,7 @@ from typing import Any
 from backend.config.rules.rule import Rule
 from backend.config.schema import by_path
 from backend.config.sections.optimizer import finds_rate, is_schedule_free
+from backend.families.table import FAMILIES
 
 _KIND = "training.kind"
 
@@ -91,8 +92,10 @@ def _refused(path: str, text: str, remedy: str) -> Rule:
 def _tensors_alone(path: str, value: object, what: str, instead: str) -> Rule:
     """A setting that steps one tensor at a time needs an optimizer that can do so."""
     return Rule(
-        (path, "optimizer.optimizer"),
-        lambda current, name: current == value and (finds_rate(name) or is_schedule_free(name)),
+        (path, "optimizer.optimizer", _KIND),
+        lambda current, name, kind: (
+            kind == "full" and current == value and (finds_rate(name) or is_schedule_free(name))
+        ),
         f"{{optimizer}} compares all weights with each other, and {what} moves them one by one",
         f"Choose another optimizer, such as adafactor or adamw, or {instead}",
     )
@@ -121,8 +124,8 @@ FULL_RULES: tuple[Rule, ...] = (
     _tensors_alone("optimizer.fused_backward", True, "fused_backward", "turn fused_backward off"),
     _tensors_alone("training.full_weight_dtype", "bf16", "full_weight_dtype bf16", "set full_weight_dtype to fp32"),
     Rule(
-        ("training.full_weight_dtype", "training.mixed_precision"),
-        lambda weights, mixed: weights == "bf16" and mixed == "fp16",
+        ("training.full_weight_dtype", "training.mixed_precision", _KIND),
+        lambda weights, mixed, kind: kind == "full" and weights == "bf16" and mixed == "fp16",
         "full_weight_dtype bf16 and mixed_precision fp16 are two different 16-bit formats",
         "Set full_weight_dtype to fp32, or mixed_precision to bf16",
     ),
@@ -137,8 +140,8 @@ FULL_RULES: tuple[Rule, ...] = (
     _without_effect("saving.save_layout"),
     *(_refused(path, text, remedy) for path, (text, remedy) in _REFUSED.items()),
     Rule(
-        ("timesteps.train_experts", _KIND),
-        lambda experts, kind: kind == "full" and experts == "both",
+        ("timesteps.train_experts", _KIND, "model.family"),
+        lambda experts, kind, family: kind == "full" and experts == "both" and FAMILIES[family].experts is not None,
         "both experts in one run are trained as LoRAs, not with training kind full",
         "Set train_experts to high or low, or training.kind to lora",
     ),

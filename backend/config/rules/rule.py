@@ -94,20 +94,27 @@ def needs_pictures(path: str, or_trained: bool = False) -> Rule:
     )
 
 
-def refused_without_validation(path: str) -> tuple[Rule, Rule]:
-    """Errors where a run has to compare validations and measures none, or one alone at its end."""
+def refused_without_validation(path: str, only_with: tuple[str, ...] = ()) -> tuple[Rule, Rule]:
+    """Errors where a run has to compare validations and measures none, or one alone at its end.
+
+    only_with: settings without which this one has no effect.
+    """
     name, default = path.rsplit(".", 1)[1], by_path()[path].default
     return (
         Rule(
-            (path, "dataset.validation_split", "validation.validation_folders"),
-            lambda value, split, folders: value != default and not split and not folders,
+            (path, "dataset.validation_split", "validation.validation_folders", *only_with),
+            lambda value, split, folders, *others: (
+                value != default and not split and not folders and None not in others
+            ),
             f"{name} needs a validation loss, and there are no validation images",
             f"Set dataset.validation_split to 0.1, add a row to validation.validation_folders, or remove {name}",
             when="start",
         ),
         Rule(
-            (path, "validation.validate_every_n_steps", "validation.validate_every_n_epochs"),
-            lambda value, steps, epochs: value != default and steps is None and epochs is None,
+            (path, "validation.validate_every_n_steps", "validation.validate_every_n_epochs", *only_with),
+            lambda value, steps, epochs, *others: (
+                value != default and steps is None and epochs is None and None not in others
+            ),
             f"{name} compares validations, and none is made before the end of the run",
             f"Set validation.validate_every_n_steps or validation.validate_every_n_epochs, or remove {name}",
             when="start",

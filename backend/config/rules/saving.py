@@ -10,6 +10,7 @@ from backend.base.paths import is_broad, resolve
 from backend.config.experts import ENDINGS
 from backend.config.rules.rule import Rule, longer_than_run, refused_without_validation
 from backend.config.sections.values import LONGEST_ENDING
+from backend.families.table import FAMILIES
 
 _LONGEST_FOLDER = 120
 """Bytes of the run's name in its folder's name."""
@@ -37,6 +38,11 @@ def path_is_too_long(name: str, output_dir: str) -> bool:
         return max(map(len, paths)) > _WINDOWS_PATH and not _long_paths(folder)
     most = _path_bytes(folder)
     return max(len(path.encode("utf-8", "surrogatepass")) for path in paths) >= most
+
+
+def _makes_two(experts: str, family: str) -> bool:
+    """Whether the run trains two experts, into a LoRA file each."""
+    return experts == "both" and FAMILIES[family].experts is not None
 
 
 def _path_bytes(folder: Path) -> int:
@@ -67,9 +73,9 @@ SAVING_RULES: tuple[Rule, ...] = (
         when="start",
     ),
     Rule(
-        ("saving.output_name", "saving.output_dir", "timesteps.train_experts"),
-        lambda name, folder, experts: (
-            experts == "both"
+        ("saving.output_name", "saving.output_dir", "timesteps.train_experts", "model.family"),
+        lambda name, folder, experts, family: (
+            _makes_two(experts, family)
             and not name_is_too_long(name, folder)
             and name_is_too_long(f"{name}{ENDINGS['high']}", folder)
         ),
@@ -86,15 +92,15 @@ SAVING_RULES: tuple[Rule, ...] = (
     ),
     *(
         Rule(
-            (f"saving.{name}", "timesteps.train_experts"),
-            lambda value, experts: bool(value) and experts == "both",
+            (f"saving.{name}", "timesteps.train_experts", "model.family"),
+            lambda value, experts, family: bool(value) and _makes_two(experts, family),
             f"{name} takes one LoRA file, and train_experts both makes two",
             f"Turn {name} off, or set train_experts to high or low",
         )
         for name in ("keep_best", "average_checkpoints")
     ),
     *refused_without_validation("saving.keep_best"),
-    *refused_without_validation("saving.average_from"),
+    *refused_without_validation("saving.average_from", ("saving.average_checkpoints",)),
     Rule(
         ("saving.average_from", "saving.average_checkpoints"),
         lambda which, count: which != "last" and count is None,

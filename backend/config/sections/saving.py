@@ -98,10 +98,10 @@ class SavingSection(Section):
         "FLUX files need little more than half the size in it.",
         aliases=("lora_format", "save_format", "lora_layout", "output_format"),
     )
-    model_layout: Literal["file", "diffusers"] = setting(
-        "file",
+    model_layout: Literal["single_file", "diffusers"] = setting(
+        "single_file",
         label="Model file layout",
-        help="How a fully fine-tuned model is saved. file: one safetensors file with the names that ComfyUI and "
+        help="How a fully fine-tuned model is saved. single_file: one safetensors file with the names that ComfyUI and "
         "sd-scripts read; where the base model is a whole checkpoint, VAE and text encoders come with it. diffusers: a "
         "folder with config.json, which from_pretrained of diffusers reads.",
         aliases=("model_format", "output_model_format", "model_file_layout"),

@@ -78,6 +78,7 @@ class ValidationSection(Section):
     early_stop_min_gain: float = setting(
         0.0,
         ge=0,
+        le=100,
         label="Early stop minimum gain",
         help="How much lower than the lowest validation loss so far a loss must be to count as a new low for the early "
         "stop.",

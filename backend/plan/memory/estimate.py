@@ -92,7 +92,10 @@ def estimate(
 def by_turns(
     cfg: Config, settings: MemorySettings, room: int | None, stages: Callable[[MemorySettings], list[Stage]]
 ) -> MemorySettings:
-    """Resolve auto: take turns, then tile, only where a stage of the VAE would not fit otherwise."""
+    """Resolve auto: take turns, then tile, only where a stage of the VAE would not fit otherwise.
+
+    Weights that are trained stay on the GPU, so that a run of full fine-tuning has no turns.
+    """
 
     def short(stage: str, way: MemorySettings) -> bool:
         estimated = next((s for s in stages(way) if s.name == stage), None)
@@ -103,7 +106,7 @@ def by_turns(
         settings = replace(settings, tiled_encode=True)
     if memory.vae_tiling == "auto" and short("decode_samples", replace(settings, turns=True)):
         settings = replace(settings, tiled_decode=True)
-    if memory.offload_by_turns == "auto" and short("decode_samples", settings):
+    if memory.offload_by_turns == "auto" and not settings.full and short("decode_samples", settings):
         settings = replace(settings, turns=True)
     return settings
 
@@ -128,7 +131,7 @@ def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySett
     if work.sampling is not None:
         drawing = _forward("sample", family, parts, settings, work.sampling, weights, trained)
         decode = vae_bytes(parts, settings, work.sample_pixels, True, frames, whole=work.sample_result)
-        beside = {} if settings.turns else dict(drawing.parts) | {"activations": 0}
+        beside = {} if settings.turns and not settings.full else dict(drawing.parts) | {"activations": 0}
         kept = _of_training(trained, between=True) | trained.text.resident
         stages += [drawing, Stage("decode_samples", beside | decode | kept)]
     if settings.recorded:

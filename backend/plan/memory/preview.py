@@ -193,15 +193,17 @@ def _layers(path: str) -> dict[str, tuple[int, int]]:
         tensors = read_header(Path(resolve(path))).tensors
     except (OSError, Unreadable):
         return {}
-    downs, ups = {}, {}
+    downs, ups, decomposed = {}, {}, set()
     for name, (_, shape) in tensors.items():
         stem, _, part = name.partition(".lora_")
         if part.startswith(("A", "down")):
             downs[stem] = shape
         elif part.startswith(("B", "up")):
             ups[stem] = shape
+        elif part.startswith("magnitude") or name.endswith(".dora_scale"):
+            decomposed.add(stem.removesuffix(".dora_scale"))
     return {
         stem: (shape[0], math.prod(shape[1:]) + ups[stem][0])
         for stem, shape in downs.items()
-        if stem in ups and len(shape) > 1 and f"{stem}.dora_scale" not in tensors
+        if stem in ups and len(shape) > 1 and stem not in decomposed
     }

@@ -40,7 +40,7 @@ def needed(parts: Parts, settings: MemorySettings, stages: Sequence[Stage], on_g
         parts_in_ram["activations"] = offloaded
     if any(stage.name == "decode_samples" for stage in stages):
         parts_in_ram["vae"] = parts.vae * settings.weight_width
-        if settings.turns:
+        if settings.turns and not settings.full:
             whole = next(stage for stage in stages if stage.name == "train")
             parts_in_ram["denoiser_while_decoding"] = whole.parts["weights"]
     # One tensor is read at a time, copied once while it is cast; a swapped block is copied once as a whole.

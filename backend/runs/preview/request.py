@@ -14,8 +14,10 @@ from typing import Any
 from backend.base.errors import Refused
 from backend.base.problems import errors
 from backend.config.load import Loaded, load, loads
-from backend.config.schema import Config, SamplePrompt
+from backend.config.schema import Config, SamplePrompt, with_values
 from backend.config.toml_io import dumps
+from backend.families.spec import FamilyFacts
+from backend.families.table import family
 from backend.runs.folder import Checkpoint, Run
 
 _UNLIKE_TRAINING = {"compile.shape_mode": "auto", "compile.static_token_count": "none"}
@@ -114,29 +116,39 @@ class PreviewRequest:
         return cls(config=config, rows=rows, prompts=prompts, run=data["run"], follow=follow)
 
 
-def settings_of_base(base: str, family: str, changes: Mapping[str, str]) -> Config:
+def settings_of_base(base: str, family_name: str, changes: Mapping[str, str]) -> Config:
     """Settings of a preview of a base model. changes: further settings by name. Refused with all problems."""
-    return _usable(loads("", {"model.base_model": base, "model.family": family, **changes}))
+    return _usable(loads("", {"model.base_model": base, "model.family": family_name, **changes}))
 
 
 def settings_of_run(run: Run, changes: Mapping[str, str]) -> Config:
     """Settings of a preview of a run: those it trains with, but one graph for all sizes where that can be."""
     if not run.config_path.is_file():
         raise Refused(f"{run.path} holds no config.toml", "Give the name or the folder of a run.")
-    return _usable(load(run.config_path, {**_UNLIKE_TRAINING, **changes}))
+    loaded = load(run.config_path, {**_UNLIKE_TRAINING, **changes})
+    if loaded.partial is not None and loaded.partial.training.kind == "full":
+        text = f"the run {run.name} trained the whole model, and the preview draws with LoRA files"
+        raise Refused(text, "Draw with the model that it saved, as the base model.")
+    return _usable(loaded)
 
 
 def settings_of_form(cfg: Config, changes: Mapping[str, str]) -> Config:
-    """Settings of a preview of the base model that other settings name."""
+    """Settings of a preview of the base model that other settings name, which may be those of full fine-tuning."""
+    if cfg.training.kind == "full":
+        # quantization and swap are refused there, and a preview trains nothing
+        cfg = with_values(cfg, {"training.kind": "lora", "optimizer.fused_backward": False})
     return _usable(loads(dumps(cfg, whole=True), {**_UNLIKE_TRAINING, **changes}))
 
 
 def row_of_checkpoint(run: Run, checkpoint: Checkpoint, strength: float = 1.0) -> Row:
     """The row of one LoRA file of a run."""
     name = checkpoint.path.stem if checkpoint.step is None else f"step {checkpoint.step}"
+    name = name if checkpoint.role is None else f"{name}, {checkpoint.role}"
     facts = {"run": run.name, "step": checkpoint.step}
     use = LoraUse(path=str(checkpoint.path), strength=strength)
-    return Row(name=name, loras=(use,), facts=facts, step=checkpoint.step)
+    # the loss that the run measured at the step of an average is not that of the average
+    step = None if checkpoint.role == "average" else checkpoint.step
+    return Row(name=name, loras=(use,), facts=facts, step=step)
 
 
 def find_checkpoint(run: Run, wanted: str | None) -> Checkpoint:
@@ -156,12 +168,17 @@ def find_checkpoint(run: Run, wanted: str | None) -> Checkpoint:
 def with_new_rows(request: PreviewRequest, whole: bool) -> PreviewRequest:
     """The followed request with a row more for each checkpoint that its run has saved since.
 
-    whole: the run has ended, and names every file that it has; before, one whose step it has not written down waits.
+    whole: the run has ended, and names every file that it has; before, one whose step it has not written down waits,
+    and so does the best one, which a better one takes the place of.
     """
     assert request.run is not None and request.follow is not None
     run, follow = Run(request.run), request.follow
     known = {use.path for row in request.rows for use in row.loras}
-    files = [each for each in run.checkpoints() if str(each.path) not in known and (whole or each.step is not None)]
+    files = [
+        each
+        for each in run.checkpoints()
+        if str(each.path) not in known and (whole or (each.step is not None and each.role is None))
+    ]
     rows = [row_of_checkpoint(run, each, follow.strength) for each in files]
     return replace(request, rows=(*request.rows, *(replace(row, loras=(*row.loras, *follow.extra)) for row in rows)))
 
@@ -190,10 +207,20 @@ def changed_prompts(prompts: Sequence[SamplePrompt], changes: Mapping[str, Any])
 
 
 def _usable(loaded: Loaded) -> Config:
-    """The settings that were read. Refused with all errors where there are some."""
+    """The settings that were read. Refused with all errors where there are some, and for what can't be drawn."""
     if loaded.config is None or errors(loaded.problems):
         raise Refused.of(errors(loaded.problems))
+    refuse_other_than_prompts(family(loaded.config.model.family))
     return loaded.config
+
+
+def refuse_other_than_prompts(facts: FamilyFacts) -> None:
+    """Refused for families whose pictures need more than a prompt."""
+    if facts.video is not None:
+        raise Refused(f"the preview draws pictures, and {facts.title} clips", "Draw them as samples of a run.")
+    if facts.controls is not None and facts.controls.needed:
+        text = f"{facts.title} draws from a control image, which the preview does not take yet"
+        raise Refused(text, "Draw it as a sample of the run.", "model.family")
 
 
 def path_of(text: str) -> str:

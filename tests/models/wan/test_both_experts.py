@@ -16,6 +16,8 @@ from backend.config.experts import SIDES, Turns
 from backend.config.schema import Config
 from backend.families.spec import Side
 from backend.objectives.flow_matching import EulerSteps
+from backend.publish.card import Statement
+from backend.publish.folder import publish
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
@@ -324,3 +326,10 @@ def test_both_share_the_planned_graphs_and_diffusers_loads_both_files(
         loaded = layer.lora_B[name].weight * layer.scaling[name]
         key = "transformer.blocks.0.attn1.to_q.lora_B.weight"
         assert torch.equal(loaded, lora_of(run, FILES[side])[key]) and loaded.any()
+    # one folder to publish holds both
+    published = publish(run, "4", None, Statement(title="Cats"))
+    pair = [f"tiny-step00000004_{side}_noise" for side in SIDES]
+    assert published.folder.name == "tiny-step00000004" and "It was read back" in published.checked
+    assert {f"{name}{ending}" for name in pair for ending in (".safetensors", ".png")} < set(published.files)
+    card = (published.folder / "README.md").read_text("utf-8")
+    assert " and ".join(f"`{name}.safetensors`" for name in pair) in card and "| Expert | for low noise |" in card

@@ -117,6 +117,8 @@ def test_a_pair_of_lora_files_is_known_by_either_name() -> None:
         pair = [expert_file(Path("d") / f"{name}.safetensors", side).name for side in SIDES]
         assert f"{name}.safetensors" in pair
         assert ["high_noise" in pair[0], "low_noise" in pair[1]] == [True, True]
+    # a run's own name may be that of an expert
+    assert expert_file(Path("low_noise-b_low_noise.safetensors"), "high").name == "low_noise-b_high_noise.safetensors"
     assert expert_file(Path("plain.safetensors"), "low") == Path("plain.safetensors")
 
 
