@@ -236,7 +236,7 @@ def hand_over(line):
 def run_tests(python, arguments):
     """ruff, then pytest, whose closing line is the last thing seen when all is well."""
     environment = child_environment()
-    environment.setdefault("OMP_NUM_THREADS", "1")  # two workers on two cores: more threads only slow each other down
+    environment.setdefault("OMP_NUM_THREADS", "1")  # three workers on two cores: more threads only slow each other down
     lint = [("ruff check", ["ruff", "check", "."]), ("ruff format", ["ruff", "format", "--check", "."])]
     python = [str(python), "-P", "-m"]
     failed = [name for name, line in lint if wait(python + line, environment, ROOT)]

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# Before torch is imported anywhere: two workers on two cores, no look at any hub, no request of Gradio's.
+# Before torch is imported anywhere: three workers on two cores, no look at any hub, no request of Gradio's.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # lines of generated C++ for a debugger: a sixth of each kernel's compile
 os.environ.setdefault("AOT_INDUCTOR_ENABLE_LINE_TABLES", "0")
