@@ -67,9 +67,10 @@ def pytest_runtest_logstart() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out GPU tests without a GPU, and browser tests without Chromium unless this is CI; long files first.
 
-    Two workers end together when what is left at the end is short. A file stays whole: its tests share fixtures.
+    Workers end together when what is left at the end is short. A file stays whole: its tests share fixtures.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    browser = ROOT / "tests" / "browser"
+    slow = {item.path for item in items if item.get_closest_marker("slow") or browser in item.path.parents}
     items.sort(key=lambda item: item.path not in slow)
     reasons = {}
     if any(item.get_closest_marker("gpu") for item in items):

@@ -206,7 +206,7 @@ class BetweenSteps:
             self.events.write(WarningEvent(text=text, remedy="Add a prompt on the Sampling tab before the next run."))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Counted:
     """The examples of a set, each counted once it is measured: when the next one is asked for. Interrupted by a stop.
 
