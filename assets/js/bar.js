@@ -61,7 +61,7 @@ const searchBox = () =>
   el("input", {
     type: "search",
     id: "search",
-    placeholder: "Search settings",
+    placeholder: "Search",
     "aria-label": "Search settings",
     "data-first": "1",
   });

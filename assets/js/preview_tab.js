@@ -70,7 +70,7 @@ const build = (root) => {
     { class: "preview-form", oninput: () => memory.later(), onchange: () => memory.later() },
     labelled("Base model and settings of", source),
     labelled("Checkpoints (several make a matrix)", files),
-    el("label", { class: "preview-follow" }, follow, "All checkpoints, and each new one while the run trains"),
+    el("label", { class: "preview-follow check" }, follow, "All checkpoints, and each new one while the run trains"),
     labelled("Another LoRA file", lora),
     labelled("LoRA strength", strength),
     labelled("Prompts, one a line", prompts),

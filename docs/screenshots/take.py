@@ -18,6 +18,18 @@ HERE = Path(__file__).resolve().parent
 ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 
 
+# Folders of the machine are nobody's business: paths begin with the project's own.
+SHORT = """(above) => document.querySelectorAll(".path-line code").forEach((code) => {
+  code.textContent = code.textContent.replace(above, "");
+})"""
+
+
+def take(page: Page, name: str) -> None:
+    """Write a picture of what is seen."""
+    page.evaluate(SHORT, f"{HERE.parents[1]}/")
+    page.screenshot(path=HERE / f"{name}.png")
+
+
 @contextmanager
 def opened(browser: Browser, url: str, scheme: str, width: int, height: int) -> Iterator[Page]:
     """The page in one size and colour, its form filled."""
@@ -64,10 +76,10 @@ def main() -> None:
             ):
                 with opened(browser, url, scheme, 1280, height) as page:
                     show(page, tab, ready)
-                    page.screenshot(path=HERE / f"{tab.lower()}-{scheme}.png")
+                    take(page, f"{tab.lower()}-{scheme}")
         with opened(browser, url, "dark", 390, 844) as page:
             show(page, "Run", "#loss-plot canvas")
-            page.screenshot(path=HERE / "run-narrow.png")
+            take(page, "run-narrow")
         browser.close()
 
 
