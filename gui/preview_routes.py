@@ -16,22 +16,21 @@ from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
-from backend.base.errors import Refused, WriteFailed
+from backend.base.errors import Refused
 from backend.base.redact import redact
 from backend.config.load import load
 from backend.config.schema import Config
 from backend.plan.memory.preview import SUBJECT, preview_plan
 from backend.plan.memory.report import memory_dict
-from backend.runs.errors import RunError, RunNotFound
+from backend.runs.errors import RunError
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
 from backend.runs.preview import process
 from backend.runs.preview.folder import ENDS, PreviewFolder
 from backend.runs.preview.losses import losses_of
 from backend.runs.start_lock import shares_device
-from gui import messages
 from gui.preview_drawing import Drawing, request_of
-from gui.run_routes import answer
+from gui.run_routes import answer, or_refusal
 from gui.run_store import RunStore
 
 log = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
             process.start(folder, store.roots())
             return identity
 
-        return answer({"request": _or_refusal(submit)})
+        return answer({"request": or_refusal(submit)})
 
     @router.post("/preview/plan")
     def plan(drawing: Drawing) -> Response:
@@ -108,13 +107,13 @@ def _add_endings(router: APIRouter, folder: PreviewFolder) -> None:
         """Cancel what is drawn and what waits."""
         for identity in folder.ids():
             if folder.status(identity).get("state") not in ENDS:
-                _or_refusal(lambda identity=identity: folder.cancel(identity))
+                or_refusal(lambda identity=identity: folder.cancel(identity))
         return answer({})
 
     @router.post("/preview/end")
     def end() -> Response:
         """End the worker: its memory is free then."""
-        return answer({"ended": _or_refusal(lambda: process.end(folder))})
+        return answer({"ended": or_refusal(lambda: process.end(folder))})
 
 
 def _source(run: Run) -> dict[str, Any]:
@@ -206,15 +205,3 @@ def _last_words(folder: PreviewFolder) -> str:
     except OSError:
         return ""
     return redact(lines[-1])[:500] if lines else ""
-
-
-def _or_refusal(get: Callable[[], Any]) -> Any:
-    """The value of ``get()``, its errors as answers with their sentence."""
-    try:
-        return get()
-    except Refused as error:
-        raise HTTPException(422, f"{messages.sentence(error.text)} {messages.sentence(error.remedy)}") from None
-    except RunError as error:
-        raise HTTPException(404 if isinstance(error, RunNotFound) else 409, messages.words(error)) from None
-    except WriteFailed as error:
-        raise HTTPException(507, messages.words(error)) from None

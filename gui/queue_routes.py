@@ -6,7 +6,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, HTTPException
 from fastapi.responses import Response
@@ -15,10 +15,9 @@ from backend.base.errors import WriteFailed
 from backend.plan.memory.machine import installed_gpus
 from backend.queue import changes, process, view
 from backend.queue.folder import QueueFolder
-from backend.runs.errors import RunError, RunNotFound
+from backend.runs.errors import RunError
 from backend.runs.preview.folder import PreviewFolder
-from gui import messages
-from gui.run_routes import answer
+from gui.run_routes import answer, or_refusal
 from gui.run_store import RunStore
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ def routes(store: RunStore, folder: QueueFolder, preview: PreviewFolder) -> APIR
     router = APIRouter()
 
     def change(what: Callable[[], object]) -> None:
-        _or_refusal(what)
+        or_refusal(what)
         see_to(store, folder, preview)
 
     @router.get("/queue")
@@ -93,7 +92,7 @@ def _removing(router: APIRouter, folder: QueueFolder, change: Callable[[Callable
     def remove(entry: Annotated[str, Body(embed=True, max_length=100)]) -> Response:
         """Take an entry off the list; the token restores it."""
         token = next(numbers)
-        removed[token] = _or_refusal(lambda: changes.remove(folder, entry))
+        removed[token] = or_refusal(lambda: changes.remove(folder, entry))
         if len(removed) > _KEPT:
             removed.pop(next(iter(removed)))
         return answer({"token": token})
@@ -126,13 +125,3 @@ def see_to(store: RunStore, folder: QueueFolder, preview: PreviewFolder) -> None
 def _gpus() -> list[dict[str, str]]:
     """The GPUs to choose from, as CUDA numbers them by default where they are alike."""
     return [{"id": str(number), "name": gpu.name} for number, gpu in enumerate(installed_gpus())]
-
-
-def _or_refusal(get: Callable[[], Any]) -> Any:
-    """The value of ``get()``, its errors as answers with their sentence."""
-    try:
-        return get()
-    except RunError as error:
-        raise HTTPException(404 if isinstance(error, RunNotFound) else 409, messages.words(error)) from None
-    except WriteFailed as error:
-        raise HTTPException(507, messages.words(error)) from None

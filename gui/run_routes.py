@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Body, HTTPException, Query
 from fastapi.responses import FileResponse, Response
 
-from backend.base.errors import WriteFailed
+from backend.base.errors import Refused, WriteFailed
 from backend.base.jsonable import jsonable
 from backend.families.files.headers import Unreadable, read_header
 from backend.runs import supervise
@@ -118,7 +119,7 @@ def _reading(router: APIRouter, places: RunStore, views: RunViews) -> None:
     @router.get("/log")
     def run_log(run: Name, offset: Annotated[int, Query(ge=0)] = 0) -> Response:
         """What was added to a run's log since a byte offset, as text for ``textContent``."""
-        return answer(_log_since(_or_refusal(lambda: places.run(run)), offset))
+        return answer(_log_since(or_refusal(lambda: places.run(run)), offset))
 
     @router.get("/library")
     def library() -> Response:
@@ -130,7 +131,7 @@ def _files(router: APIRouter, places: RunStore) -> None:
     @router.get("/image")
     def image(run: Name, file: Name) -> Response:
         """A sample of a run: a picture, or a clip, of which browsers ask for parts (Range) to seek in it."""
-        path = places.sample(_or_refusal(lambda: places.run(run)), file)
+        path = places.sample(or_refusal(lambda: places.run(run)), file)
         if path is None:
             raise HTTPException(404, "There is no such sample image.")
         return FileResponse(path, media_type=SAMPLES[path.suffix.lower()], headers=_KEEP)
@@ -162,13 +163,13 @@ def _acting(router: APIRouter, places: RunStore, preview: PreviewFolder | None) 
     @router.post("/control")
     def control(run: Annotated[str, Body()], what: Annotated[str, Body()]) -> Response:
         """Ask a run to stop (it saves first), to save now, or to sample now."""
-        target = _or_refusal(lambda: places.run(run))
+        target = or_refusal(lambda: places.run(run))
         if not target.is_at_work():
             raise HTTPException(409, f"The run {run} is not running.")
         if what == "stop":
             supervise.stop_in_background(target)
         elif what in ("save", "sample"):
-            _or_refusal(lambda: Control(target).request(what))  # type: ignore[arg-type]
+            or_refusal(lambda: Control(target).request(what))  # type: ignore[arg-type]
         else:
             raise HTTPException(422, "The requests to a run are: stop, save, sample.")
         return answer({"asked": what})
@@ -176,7 +177,7 @@ def _acting(router: APIRouter, places: RunStore, preview: PreviewFolder | None) 
     @router.post("/resume")
     def resume(run: Annotated[str, Body(embed=True)]) -> Response:
         """Continue a run from its saved state."""
-        target = _or_refusal(lambda: places.run(run))
+        target = or_refusal(lambda: places.run(run))
 
         def start() -> None:
             with one_start(places.runs, but=target):
@@ -184,18 +185,18 @@ def _acting(router: APIRouter, places: RunStore, preview: PreviewFolder | None) 
                     give_gpu_back(preview)
                 supervise.start(None, target, resume=True)
 
-        _or_refusal(start)
+        or_refusal(start)
         return answer({"run": target.name})
 
     @router.post("/delete")
     def delete(run: Annotated[str, Body(embed=True)]) -> Response:
         """Put a run into the bin."""
-        return answer({"token": _or_refusal(lambda: places.delete(run))})
+        return answer({"token": or_refusal(lambda: places.delete(run))})
 
     @router.post("/restore")
     def restore(token: Annotated[str, Body(embed=True)]) -> Response:
         """Take a run out of the bin."""
-        return answer({"run": _or_refusal(lambda: places.restore(token))})
+        return answer({"run": or_refusal(lambda: places.restore(token))})
 
 
 def answer(content: dict[str, Any]) -> Response:
@@ -253,16 +254,18 @@ def _shelf(view: RunView) -> dict[str, Any]:
 
 
 def _lora(places: RunStore, run: str, file: str) -> Path:
-    path = places.lora(_or_refusal(lambda: places.run(run)), file)
+    path = places.lora(or_refusal(lambda: places.run(run)), file)
     if path is None:
         raise HTTPException(404, "There is no such LoRA file.")
     return path
 
 
-def _or_refusal(get: Any) -> Any:
+def or_refusal(get: Callable[[], Any]) -> Any:
     """The value of ``get()``, its errors as answers with their sentence."""
     try:
         return get()
+    except Refused as error:
+        raise HTTPException(422, f"{messages.sentence(error.text)} {messages.sentence(error.remedy)}") from None
     except RunError as error:
         raise HTTPException(404 if isinstance(error, RunNotFound) else 409, messages.words(error)) from None
     except WriteFailed as error:

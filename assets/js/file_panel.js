@@ -3,8 +3,8 @@
 import { pathLine } from "./clipboard.js";
 import { el, fill } from "./dom.js";
 import { formatBytes } from "./format.js";
-import { address } from "./http.js";
 import { openPublish } from "./publish_dialog.js";
+import { downloadLink } from "./run_file.js";
 import { fillEmpty } from "./run_states.js";
 /** @import { RunFacts, RunStatus } from "./server" */
 
@@ -57,15 +57,7 @@ export const drawFiles = (ui, facts, status) => {
             f.folder
               ? null
               : [
-                  el(
-                    "a",
-                    {
-                      class: "button small",
-                      href: address("/download", { run: status.name, file: f.name }),
-                      download: f.name,
-                    },
-                    "Download",
-                  ),
+                  downloadLink(status.name, f.name),
                   f.model
                     ? null
                     : el("button", { class: "small", onclick: () => openPublish(status.name, f.name) }, "Publish…"),

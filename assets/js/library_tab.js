@@ -5,9 +5,10 @@ import { pathLine } from "./clipboard.js";
 import { openDialog } from "./dialogs.js";
 import { el, fill, whenPresent } from "./dom.js";
 import { formatBytes, formatCount } from "./format.js";
-import { address, getJson, postJson } from "./http.js";
+import { getJson, postJson } from "./http.js";
 import { loraButtons, loraPanel } from "./lora_file.js";
 import { openPublish } from "./publish_dialog.js";
+import { downloadLink } from "./run_file.js";
 import { pollRuns } from "./run_list.js";
 import { chooseRun, resumeRun } from "./run_tab.js";
 import { samplePicture } from "./sample_panel.js";
@@ -114,15 +115,7 @@ const fileRow = (run, f) =>
       f.folder
         ? null
         : [
-            el(
-              "a",
-              {
-                class: "button small",
-                href: address("/download", { run: run.name, file: f.name }),
-                download: f.name,
-              },
-              "Download",
-            ),
+            downloadLink(run.name, f.name),
             el("button", { class: "small", onclick: () => metadata(run.name, f.name) }, "Metadata"),
             f.model
               ? null

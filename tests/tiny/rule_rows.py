@@ -1,31 +1,22 @@
-"""Settings that break each rule between settings, and settings that keep them all."""
+"""Settings that break each rule between settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-Values = Mapping[str, Any]
-
-FOLDERS = {"dataset.folders": [{"path": "a"}]}
-PROMPT = {"sampling.prompts": [{"prompt": "x"}]}
-SDXL = {"model.family": "sdxl", "compile.shape_mode": "off"}
-WAN22 = {"model.family": "wan22"}
-BOTH = {**WAN22, "timesteps.train_experts": "both"}
-SIGMAS = {"validation.validation_sigmas": [0.2, 0.95]}
-LONG_NAME = {**WAN22, "timesteps.train_experts": "both", "saving.output_name": "\u540d" * 70}
-TEXT = {"network.train_text_encoder": True}
-TEXT_RATIO = {"network.loraplus_text_encoder_lr_ratio": 4.0}
-
-COMPARED = {
-    "saving.keep_best": True,
-    "saving.average_from": "best",
-    "saving.average_checkpoints": 2,
-    "saving.save_every_n_steps": 2,
-    "validation.early_stop_patience": 2,
-}
-TOO_LONG = {"saving.output_dir": "/" + "/".join(["d" * 200] * 20)}
-PRODIGY = {"optimizer.optimizer": "prodigy", "optimizer.learning_rate": 1.0}
+from tests.tiny.full_rule_rows import FULL_ROWS
+from tests.tiny.rule_values import (
+    AVERAGED,
+    BOTH,
+    FOLDERS,
+    PRODIGY,
+    PROMPT,
+    SDXL,
+    SIGMAS,
+    TEXT,
+    TEXT_RATIO,
+    VALIDATED,
+    WAN22,
+    Values,
+)
 
 # (values, where the problem is shown, the package), where no optional package is installed
 WITHOUT_PACKAGES: list[tuple[Values, str, str]] = [
@@ -38,76 +29,6 @@ WITHOUT_PACKAGES: list[tuple[Values, str, str]] = [
     ({"compile.attention": "fa3"}, "compile.attention", "flash_attn_interface"),
     ({"compile.attention": "fa4"}, "compile.attention", "flash_attn.cute"),
     ({"logging.tensorboard": True}, "logging.tensorboard", "tensorboard"),
-]
-
-UNPAIRED = {
-    "model.family": "qwen_image_edit",
-    "dataset.folders": [{"path": "a", "control_path": "b"}, {"path": "c"}],
-    "validation.validation_folders": [{"path": "v", "name": "v"}],
-    **PROMPT,
-}
-
-VALIDATED = {"validation.validate_every_n_steps": 10, "dataset.validation_split": 0.1}
-AVERAGED = {"saving.average_checkpoints": 2, "saving.save_every_n_steps": 2}
-FULL = {"training.kind": "full"}
-FULL_ROWS: list[tuple[Values, str, str]] = [
-    *(
-        ({**FULL, f"network.{name}": value}, f"network.{name}", "has no effect: training kind full")
-        for name, value in (
-            ("network_dim", 32),
-            ("network_alpha", 8.0),
-            ("network_dropout", 0.1),
-            ("rank_dropout", 0.1),
-            ("module_dropout", 0.1),
-            ("lora_weight_dtype", "bf16"),
-            ("lora_fused", True),
-        )
-    ),
-    ({**FULL, "saving.save_layout": "diffusers"}, "saving.save_layout", "trains no LoRA"),
-    ({"saving.model_layout": "diffusers"}, "saving.model_layout", "a LoRA is saved"),
-    ({**FULL, "network.network_type": "dora"}, "network.network_type", "dora is a kind of LoRA"),
-    ({**FULL, "network.scale_weight_norms": 1.0}, "network.scale_weight_norms", "limits the change"),
-    ({**FULL, "network.loraplus_lr_ratio": 4.0}, "network.loraplus_lr_ratio", "second matrix"),
-    ({**FULL, **SDXL, "network.conv_dim": 4}, "network.conv_dim", "convolutions themselves"),
-    ({**FULL, **SDXL, **TEXT}, "network.train_text_encoder", "only be trained with a LoRA"),
-    ({**FULL, "network.network_weights": "a"}, "network.network_weights", "a LoRA to continue"),
-    ({**FULL, **VALIDATED, "saving.keep_best": True}, "saving.keep_best", "keeps a LoRA"),
-    ({**FULL, **AVERAGED}, "saving.average_checkpoints", "averages LoRA files"),
-    ({**FULL, **WAN22, "timesteps.train_experts": "both"}, "timesteps.train_experts", "trained as LoRAs"),
-    ({**FULL, "memory.base_quantization": "fp8"}, "memory.base_quantization", "can't be trained"),
-    ({**FULL, "memory.blocks_to_swap": 9}, "memory.blocks_to_swap", "never back"),
-    (
-        {**FULL, "network.layer_settings": [{"layers": "a", "learning_rate": 0.1}, {"layers": "a", "dim": 4}]},
-        "network.layer_settings[1].dim",
-        "is a LoRA's",
-    ),
-    ({**FULL, "network.layer_settings": [{"layers": "a", "alpha": 4.0}]}, "network.layer_settings[0].alpha", "LoRA's"),
-    (
-        {**FULL, "sampling.prompts": [{"prompt": "x"}, {"prompt": "x", "lora_scale": 0.5}]},
-        "sampling.prompts[1].lora_scale",
-        "no LoRA to weaken",
-    ),
-    ({"optimizer.fused_backward": True}, "optimizer.fused_backward", "a LoRA's are small"),
-    (
-        {**FULL, "optimizer.fused_backward": True, "training.gradient_accumulation_steps": 2},
-        "optimizer.fused_backward",
-        "sums those of 2 batches",
-    ),
-    (
-        {**FULL, "optimizer.fused_backward": True, "training.mixed_precision": "fp16"},
-        "optimizer.fused_backward",
-        "loss scaling",
-    ),
-    ({**FULL, **PRODIGY, "optimizer.fused_backward": True}, "optimizer.fused_backward", "one by one"),
-    ({**FULL, **PRODIGY, "training.full_weight_dtype": "bf16"}, "training.full_weight_dtype", "one by one"),
-    (
-        {**FULL, "training.full_weight_dtype": "bf16", "training.mixed_precision": "fp16"},
-        "training.full_weight_dtype",
-        "two different 16-bit",
-    ),
-    ({"training.full_weight_dtype": "bf16"}, "training.full_weight_dtype", "not trained"),
-    ({**FULL, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "never tried"),
-    ({**FULL, "compile.compile_mode": "max-autotune"}, "compile.compile_mode", "never tried"),
 ]
 
 # (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
@@ -463,56 +384,4 @@ BROKEN: list[tuple[Values, str, str]] = [
         "this folder is trained too",
     ),
     ({"saving.save_last_n": 3}, "saving.save_last_n", "no effect"),
-]
-
-KEPT: list[Values] = [
-    {"saving.output_dir": "~/runs"},
-    {"compile.cuda_graphs": "on"},
-    {"compile.cuda_graphs": "on", "memory.checkpointing_kind": "block", "compile.compile": False},
-    {"compile.cuda_graphs": "on", "network.network_dropout": 0.1, "training.gradient_checkpointing": False},
-    {"memory.blocks_to_swap": 3, "network.network_dropout": 0.1},
-    {},
-    {"training.max_train_epochs": 5},
-    {"training.max_train_steps": 5},
-    {"optimizer.lr_warmup": 100.0, "training.max_train_epochs": 2},
-    {"optimizer.lr_warmup": 0.0},
-    {"network.loraplus_lr_ratio": 16.0, "network.layer_settings": [{"layers": "attn.to_q", "learning_rate": 1e-3}]},
-    {**SDXL, **TEXT, **TEXT_RATIO, "network.loraplus_lr_ratio": 16.0},
-    {"network.rank_dropout": 0.1, "network.module_dropout": 0.1, "network.network_dropout": 0.1},
-    {"network.module_dropout": 0.1, "network.network_type": "loha"},
-    {"network.scale_weight_norms": 1.0, "network.conv_dim": 4, **SDXL},
-    {"network.network_type": "dora", "network.lora_fused": True, "saving.save_layout": "diffusers"},
-    {"network.network_type": "dora", "network.conv_dim": 4, "network.loraplus_lr_ratio": 4.0, **SDXL},
-    {"network.network_type": "dora", "network.rank_dropout": 0.1, "network.module_dropout": 0.1},
-    {"saving.save_every_n_steps": 2000, "training.max_train_epochs": 2},
-    {"saving.save_every_n_steps": 2000, "training.max_train_steps": 2000},
-    {"optimizer.optimizer_args": {"eps": [1e-30, 1e-3]}},
-    {"training.mixed_precision": "auto", "model.weight_dtype": "fp16"},
-    {"compile.compile_mode": "max-autotune-no-cudagraphs", "training.gradient_accumulation_steps": 4},
-    {"compile.compile_mode": "reduce-overhead", "training.gradient_accumulation_steps": 4},
-    {"compile.compile_mode": "max-autotune", "compile.cuda_graphs": "on"},
-    {"memory.blocks_to_swap": 3, "compile.compile_fullgraph": True},
-    {"model.family": "sdxl"},
-    {"model.family": "sd15"},
-    {**SDXL, **TEXT, **PRODIGY, "optimizer.text_encoder_lr": 1.0},
-    {**PRODIGY, "network.layer_settings": [{"layers": "attn.to_q", "learning_rate": 1.0}, {"layers": "a", "dim": 4}]},
-    {"compile.compile_scope": "model", "training.gradient_checkpointing": False},
-    {"compile.compile_dynamic": "true", "compile.shape_mode": "off"},
-    {"memory.base_compute": "fp8"},
-    {"memory.base_compute": "int8", "memory.base_quantization": "int8"},
-    {"sampling.prompts": [{"prompt": "y", "negative_prompt": "z", "true_cfg_scale": 3.0}]},
-    {"validation.validate_every_n_steps": 10, "dataset.validation_split": 0.1},
-    {"validation.validate_every_n_steps": 10, "validation.validation_folders": [{"path": "v", "name": "v"}]},
-    {"saving.save_last_n": 3, "saving.save_every_n_epochs": 1},
-    {"saving.average_checkpoints": 3, "saving.save_last_n": 3, "saving.save_every_n_epochs": 1},
-    {
-        "saving.average_checkpoints": 3,
-        "saving.average_from": "best",
-        "saving.save_last_n": 1,
-        "saving.save_every_n_epochs": 1,
-    },
-    {"timesteps.logit_mean": 1.0, "timesteps.timestep_sampling": "logit_normal"},
-    {"training.ema": True, "training.ema_decay": 0.99},
-    {"timesteps.sigmoid_scale": 2.0, "timesteps.timestep_sampling": "flux_shift"},
-    {"timesteps.mode_scale": 1.0, "timesteps.timestep_sampling": "mode"},
 ]
