@@ -88,6 +88,13 @@ _GROUPS = (
         "Folders of images. Each image has a caption in a text file of the same name.",
     ),
     Group(
+        "captions",
+        "dataset",
+        "Changing captions",
+        "Several captions for an image, tags in another order each time, words drawn at random.",
+        open=False,
+    ),
+    Group(
         "video",
         "dataset",
         "Video clips",

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from backend.config.declare import Bounds, Section, Setting, read_section, setting
+from backend.config.sections.captions import CaptionsSection
 from backend.config.sections.compile import BlockChoice, CompileSection
 from backend.config.sections.dataset import DatasetSection, ImageFolder
 from backend.config.sections.logging import LoggingSection
@@ -47,6 +48,7 @@ SCHEMA_VERSION = 2
 SECTIONS: dict[str, type[Section]] = {
     "model": ModelSection,
     "dataset": DatasetSection,
+    "captions": CaptionsSection,
     "video": VideoSection,
     "network": NetworkSection,
     "optimizer": OptimizerSection,
@@ -67,6 +69,9 @@ class Config(Section):
 
     model: ModelSection = setting(ModelSection, label="Model", help="The base model and how it is loaded.")
     dataset: DatasetSection = setting(DatasetSection, label="Dataset", help="The images and how they become batches.")
+    captions: CaptionsSection = setting(
+        CaptionsSection, label="Captions", help="Several captions for an image, and what is done with tags."
+    )
     video: VideoSection = setting(
         VideoSection, label="Video clips", help="Which frames of a clip are trained on, of models that make clips."
     )

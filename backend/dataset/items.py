@@ -50,6 +50,8 @@ class Item:
     controls: the pictures to start from, of models that edit; their captions and repeats mean nothing.
     window: the frames that are used of a clip, of which several items may come; None for a picture.
     is_reg: a regularization image, which shows the class of what is learned.
+    texts: captions that versions are made of, where there are several or something in them changes; `caption` is then
+    the plain one. trigger: the word that each version starts with; both empty for an image with one caption.
     """
 
     key: str
@@ -63,6 +65,8 @@ class Item:
     controls: tuple[Item, ...] = ()
     window: Window | None = None
     is_reg: bool = False
+    texts: tuple[str, ...] = ()
+    trigger: str | None = None
 
     @property
     def frames(self) -> int:
@@ -83,6 +87,7 @@ class Item:
             "controls": [control.to_dict() for control in self.controls],
             **({} if self.window is None else {"window": self.window.to_dict()}),
             **({"is_reg": True} if self.is_reg else {}),
+            **({"texts": list(self.texts), "trigger": self.trigger} if self.texts else {}),
         }
 
     @classmethod
@@ -101,6 +106,8 @@ class Item:
             controls=tuple(map(cls.from_dict, data["controls"])),
             window=Window(**data["window"]) if "window" in data else None,
             is_reg=data.get("is_reg", False),
+            texts=tuple(data.get("texts", ())),
+            trigger=data.get("trigger"),
         )
 
 

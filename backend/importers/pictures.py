@@ -12,6 +12,12 @@ from backend.importers.values import is_off
 from backend.importers.work import Work
 
 _FOLDERS = ("train_data_dir", "image_dir")
+_TEXTS = {
+    "caption_prefix": "caption_prefix",
+    "caption_suffix": "caption_suffix",
+    "in_json": "metadata_file",
+}
+"""Arguments about captions -> the column of the folder here."""
 
 
 def read_folder(work: Work) -> None:
@@ -23,10 +29,11 @@ def read_folder(work: Work) -> None:
         work.note("reg_data_dir", "off", f"it is used only beside {_FOLDERS[0]}")
     elif "reg_data_dir" in work.values:
         work.note("reg_data_dir", "near" if regular else "off", AS_MANY if regular else "empty", "dataset.folders")
+    texts = _texts(work)
     for key in _FOLDERS:
         path = work.values.get(key)
         if isinstance(path, str) and path.strip():
-            rows: list[dict[str, Any]] = [{"path": path.strip()}, *regular]
+            rows: list[dict[str, Any]] = [{"path": path.strip(), **texts}, *regular]
             work.take("dataset.folders", rows, key)
             work.note(key, "taken", "", "dataset.folders")
         elif key in work.values:
@@ -41,6 +48,25 @@ def read_folder(work: Work) -> None:
             work.note("dataset_config", "not offered", "import that file together with this one: add it")
         else:
             work.note("dataset_config", "off" if is_off(path) else "taken")
+
+
+def _texts(work: Work) -> dict[str, Any]:
+    """What the arguments say of the captions of their folder."""
+    row = {}
+    for key, column in _TEXTS.items():
+        text = work.values.get(key)
+        if isinstance(text, str) and text.strip():
+            row[column] = text.strip()
+            work.note(key, "taken", "", "dataset.folders")
+        elif key in work.values:
+            work.note(key, "off", "empty")
+    return row
+
+
+def read_lines(work: Work) -> None:
+    """Where wildcards are on, sd-scripts draws one of the lines of a caption file too."""
+    if work.ours.get("captions.enable_wildcard") is True:
+        work.take("captions.caption_lines", True, work.origin["captions.enable_wildcard"])
 
 
 def read_data_set(work: Work) -> None:

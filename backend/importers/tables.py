@@ -126,6 +126,9 @@ COMBINED = frozenset(
         "loraplus_unet_lr_ratio",
         "loraplus_text_encoder_lr_ratio",
         "enable_bucket",
+        "caption_prefix",
+        "caption_suffix",
+        "in_json",
     ]
 )
 

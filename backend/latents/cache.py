@@ -100,9 +100,17 @@ def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
     Where captions are read with their control pictures, the empty one is only wanted if captions are dropped.
     """
     reads, length = plan.text.reads_control, plan.text_length
+    measured = range(len(plan.items)) if cfg.validation.picture_losses else plan.training_sample
+    plain = {plan.items[number] for number in measured}
+    trained = set(plan.items)
     captions = [
-        (item.caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
+        (caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
         for item, fit in _pictures(plan)
+        # what is measured has its plain caption
+        for caption in [
+            *([item.caption] if item in plain or item not in trained else []),
+            *(plan.captions.captions(item) if item in trained else []),
+        ]
     ]
     wanted = [Words("", length)] if not reads else []
     if reads and plan.drops_captions:

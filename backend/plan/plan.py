@@ -11,7 +11,7 @@ from backend.base.problems import Problem
 from backend.config.family_defaults import ShapeMode
 from backend.dataset.batches import Group, epoch_batches
 from backend.dataset.buckets import BucketTable, Fit
-from backend.dataset.captions import is_dropped
+from backend.dataset.caption_variants import CaptionDraw
 from backend.dataset.items import Finding, Item, problems_of
 from backend.dataset.references import References
 from backend.families.spec import Geometry
@@ -97,7 +97,8 @@ class Plan:
     """Rows of a validation forward."""
     sample_ratio: float
     seed: int
-    dropout: tuple[float, int | None]
+    captions: CaptionDraw
+    """Which caption each image is trained with, and when."""
     compile: bool
     """Whether anything is compiled at all."""
     mode_by_family: bool = False
@@ -182,8 +183,7 @@ class Plan:
     @property
     def drops_captions(self) -> bool:
         """Whether some pictures are trained without their caption."""
-        rate, every = self.dropout
-        return rate > 0 or every is not None
+        return self.captions.drops
 
     @property
     def problems(self) -> list[Problem]:
@@ -197,11 +197,8 @@ class Plan:
         return epoch_batches(members, self.batch_size, self.seed, epoch, drop_last, self.sample_ratio)
 
     def caption(self, epoch: int, batch: int, row: int, index: int) -> str:
-        """What item `index` is trained with as row `row` of batch `batch` in `epoch`: its caption, or "" if dropped."""
-        item = self.items[index]
-        place = batch * self.batch_size + row
-        rate, every = self.dropout
-        return "" if is_dropped(item.key, self.seed, epoch, place, rate, every) else item.caption
+        """What item `index` is trained with as row `row` of batch `batch` in `epoch`: a caption, or "" if dropped."""
+        return self.captions.caption(self.items[index], epoch, batch * self.batch_size + row)
 
     def lines(self) -> list[str]:
         """The plan as plain lines, for a log."""

@@ -22,9 +22,9 @@ from backend.models.common.base_weights import BaseWeights
 from backend.models.common.load_options import LoadOptions
 from backend.models.family import Family
 from backend.objectives.base import Objective
+from backend.plan.caption_draw import trains_text
 from backend.plan.memory.settings import MemorySettings
 from backend.plan.memory.weight_bytes import stored_as
-from backend.plan.memory.work import trains_text
 from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.plan.plan import Plan
 from backend.training.expected_memory import ExpectedMemory
@@ -141,6 +141,7 @@ class Inputs:
             f"{item.key} {item.repeats} {item.caption!r}"
             + "".join(f" {control.key}" for control in item.controls)
             + ("" if item.window is None else f" {item.window.to_dict()}")
+            + (f" {item.texts!r} {item.trigger!r}" if item.texts else "")
             for item in self.plan.items
         )
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

@@ -6,7 +6,8 @@ from gui.fields import Widgets, draw_group, panel
 
 
 def draw(widgets: Widgets) -> None:
-    """Draw the tab. Adds to ``widgets``: the settings of the dataset and of clips."""
+    """Draw the tab. Adds to ``widgets``: the settings of the dataset, of captions and of clips."""
     draw_group("dataset", widgets)
+    draw_group("captions", widgets)
     draw_group("video", widgets)
     panel("Dataset scan", "scan-root")

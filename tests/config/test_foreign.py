@@ -65,8 +65,7 @@ def test_arguments_of_sd_scripts_with_their_dataset() -> None:
     assert said["network_args loraplus_lr_ratio"] == "taken" and said["network_args layers"] == "taken"
     assert said["huggingface_token"] == said["cache_latents_to_disk"] == "not needed"
     assert said["datasets[1].subsets[0].is_reg"] == "near"
-    # it says which tokens are not shuffled
-    assert said["general.shuffle_caption"] == said["general.keep_tokens"] == "off"
+    assert said["general.shuffle_caption"] == said["general.keep_tokens"] == "taken"
     near = next(note for note in converted.notes if "differ" in note.why)
     assert near.fate == "near" and near.line == 17
     assert next(note.line for note in converted.notes if note.key == "scale_everything") == 40
@@ -171,7 +170,7 @@ def test_a_preset_of_kohya_ss() -> None:
     assert folders == [("/data/img", False), ("/data/reg", True)]
     assert config.sampling.prompts[0].true_cfg_scale == 6
     said = fates(converted)
-    assert said["reg_data_dir"] == "near" and said["shuffle_caption"] == "not offered"
+    assert said["reg_data_dir"] == "near" and said["shuffle_caption"] == "taken"
     # what kohya_ss writes into every preset, used or not
     assert said["network_args conv_dim"] == said["clip_skip"] == "off" and said["max_token_length"] == "taken"
     assert said["xformers"] == "near"

@@ -83,7 +83,7 @@ ROWS: dict[str, Row] = {
         "network.conv_alpha": 8.0, "optimizer.optimizer": "prodigy", "optimizer.weight_decay": 0.1,
         "optimizer.betas": [0.9, 0.99], "optimizer.optimizer_args": {"weight_decouple": True}, "training.seed": 23,
         "training.max_train_epochs": 10, "saving.output_name": "easy", "saving.save_precision": "fp16",
-    }, {"mystery_args.surprise": "unknown", "subsets[0].shuffle_caption": "not offered",
+    }, {"mystery_args.surprise": "unknown", "subsets[0].shuffle_caption": "taken",
         "general_args.args.clip_skip": "off"}),
     "musubi.sh": Row("musubi-tuner", {
         "model.family": "qwen_image", "model.base_model": "/models/qwen image/qwen_image_bf16.safetensors",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from backend.base.problems import Problem
+from backend.config.rules.captions import CAPTION_RULES
 from backend.config.rules.compile import COMPILE_RULES
 from backend.config.rules.dataset import DATASET_RULES
 from backend.config.rules.full import FULL_RULES
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = tuple(
         (
             *MODEL_RULES,
             *DATASET_RULES,
+            *CAPTION_RULES,
             *VIDEO_RULES,
             *NETWORK_RULES,
             *OPTIMIZER_RULES,
