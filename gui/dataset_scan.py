@@ -24,7 +24,19 @@ from gui.thumbnails import Thumbnails
 
 PAGE = 48
 # Settings outside these sections change neither the scan nor the plan.
-_SECTIONS = ("model", "dataset", "captions", "network", "video", "training", "compile", "sampling", "validation")
+_SECTIONS = (
+    "model",
+    "dataset",
+    "captions",
+    "masks",
+    "augmentation",
+    "network",
+    "video",
+    "training",
+    "compile",
+    "sampling",
+    "validation",
+)
 # What the scan itself reads. After a change of anything else, only the plan is made again.
 _SCANNED = ("folders", "caption_extension", "trigger_word", "cache_dir", "validation_split", "validation_split_seed")
 _OTHER_IMAGES = "The dataset settings have changed since this scan. Scan again."
@@ -187,6 +199,8 @@ class PageScan:
                     "bucket": self._buckets.get(item.key, ""),
                     "validation": index >= self.trained,
                     "clip": self._clip_facts(item),
+                    "masked": item.mask is not None,
+                    "captions": len(item.texts) or 1,
                 }
                 for index in shown[first : first + PAGE]
                 for item in (self.items[index],)
@@ -261,4 +275,11 @@ def _scanned(config: Config) -> list[Any]:
     captions = config.captions.model_dump()
     # how many versions are made changes the plan alone
     del captions["caption_variants"]
-    return [*(dataset[name] for name in _SCANNED), captions, measured, paired and most_controls(config), clips]
+    return [
+        *(dataset[name] for name in _SCANNED),
+        captions,
+        config.masks.alpha_mask,
+        measured,
+        paired and most_controls(config),
+        clips,
+    ]

@@ -95,6 +95,20 @@ _GROUPS = (
         open=False,
     ),
     Group(
+        "masks",
+        "dataset",
+        "Masks",
+        "Which parts of an image count: by a mask folder, set in the table of folders, or by its transparency.",
+        open=False,
+    ),
+    Group(
+        "augmentation",
+        "dataset",
+        "Augmentation",
+        "Images that are mirrored, cropped or colored otherwise from time to time.",
+        open=False,
+    ),
+    Group(
         "video",
         "dataset",
         "Video clips",

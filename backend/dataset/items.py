@@ -42,6 +42,17 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """What of a picture counts.
+
+    key: SHA-256 of the mask file's bytes (hex), "alpha" where it is the picture's own transparency, and path None.
+    """
+
+    key: str
+    path: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """One picture, or one window of a clip, to train on.
 
@@ -52,6 +63,7 @@ class Item:
     is_reg: a regularization image, which shows the class of what is learned.
     texts: captions that versions are made of, where there are several or something in them changes; `caption` is then
     the plain one. trigger: the word that each version starts with; both empty for an image with one caption.
+    mask: what of it counts in the loss; None: all.
     """
 
     key: str
@@ -67,6 +79,7 @@ class Item:
     is_reg: bool = False
     texts: tuple[str, ...] = ()
     trigger: str | None = None
+    mask: Mask | None = None
 
     @property
     def frames(self) -> int:
@@ -88,6 +101,7 @@ class Item:
             **({} if self.window is None else {"window": self.window.to_dict()}),
             **({"is_reg": True} if self.is_reg else {}),
             **({"texts": list(self.texts), "trigger": self.trigger} if self.texts else {}),
+            **({} if self.mask is None else {"mask": [self.mask.key, self.mask.path and str(self.mask.path)]}),
         }
 
     @classmethod
@@ -108,6 +122,7 @@ class Item:
             is_reg=data.get("is_reg", False),
             texts=tuple(data.get("texts", ())),
             trigger=data.get("trigger"),
+            mask=Mask(data["mask"][0], data["mask"][1] and Path(data["mask"][1])) if "mask" in data else None,
         )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.base.paths import PROJECT_ROOT, resolve
-from backend.dataset import controls, scan_findings
+from backend.dataset import controls, masks, scan_findings
 from backend.dataset.caption_variants import CaptionRule
 from backend.dataset.clips import BadClip, hash_of, is_video
 from backend.dataset.clips import probe as probe_clip
@@ -86,6 +86,9 @@ def scan(
             measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
             most = spec.most_controls
             gathered.findings += controls.pair(own, spec.path, spec.control, most, spec.setting, measure)
+        if spec.mask is not None or spec.alpha_mask:
+            own = [picture for picture in gathered.found if picture.folder == index]
+            gathered.findings += _give_masks(own, spec, cache_dir, workers)
     items = _items(gathered)
     gathered.findings += scan_findings.findings(gathered, items)
     return Scan(
@@ -137,12 +140,27 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             sets[HELD_OUT] = held
     for index, folder in enumerate(cfg.validation.validation_folders):
         setting = f"validation.validation_folders[{index}].path"
-        result = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)])
+        spec = FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)
+        result = look([replace(spec, alpha_mask=cfg.masks.alpha_mask)])
         # Repeats weigh training; a measurement sees each picture once.
         once = tuple(replace(item, repeats=1) for item in result.items)
         findings = (*trained_too(train, once, folder.name, setting), *result.findings)
         sets[folder.name] = replace(result, items=once, findings=findings)
     return DatasetScan(train, sets)
+
+
+def _give_masks(
+    own: list[ScannedPicture], spec: FolderSpec, cache_dir: Path | None, workers: int | None
+) -> list[Finding]:
+    """The masks of a folder's pictures: files, and where there is none the transparency, if that is asked for."""
+    measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
+    findings = masks.pair(own, spec, measure)
+    if not spec.alpha_mask:
+        return findings
+    for picture in own:
+        picture.mask = picture.mask or masks.of_alpha(picture.measured)
+    # a picture with transparency lacks no mask
+    return [each for each in findings if each.kind != "no_mask"]
 
 
 def folder_specs(cfg: Config) -> list[FolderSpec]:
@@ -162,6 +180,8 @@ def folder_specs(cfg: Config) -> list[FolderSpec]:
             folder.caption_prefix,
             folder.caption_suffix,
             None if folder.metadata_file is None else resolve(folder.metadata_file),
+            None if folder.mask_path is None else resolve(folder.mask_path),
+            cfg.masks.alpha_mask,
         )
         for index, folder in enumerate(cfg.dataset.folders)
     ]
@@ -187,8 +207,9 @@ def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
             continue
         files = gathered.walks[index] = _files_of(gathered, index, spec)
         for folder, pictures in files.pictures.items():
-            if spec.control is not None and folder.is_relative_to(spec.control):
+            if any(inner is not None and folder.is_relative_to(inner) for inner in (spec.control, spec.mask_below)):
                 continue
+            pictures = [path for path in pictures if spec.mask != spec.path or not masks.is_label(path)]
             named = _named_below(spec.path, folder)
             repeats = spec.num_repeats * (1 if named is None else named)
             gathered.reports.append(_report(spec, folder, named, repeats))
@@ -296,6 +317,8 @@ def _items(gathered: ScanState) -> list[Item]:
             continue
         if gathered.folders[picture.folder].control is not None and not picture.controls:
             continue
+        if picture.mask_fault is not None:
+            continue
         used[str(picture.path.parent)] = used.get(str(picture.path.parent), 0) + 1
         if picture.repeats:
             spec = gathered.folders[picture.folder]
@@ -313,6 +336,7 @@ def _items(gathered: ScanState) -> list[Item]:
                 is_reg=spec.is_reg,
                 texts=texts,
                 trigger=trigger,
+                mask=picture.mask,
             )
             rule = spec.clips
             if seen.clip is None or rule is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backend.dataset.caption_variants import CaptionRule
 from backend.dataset.file_lists import FileList
-from backend.dataset.items import ClipReport, Finding, FolderReport, Item
+from backend.dataset.items import ClipReport, Finding, FolderReport, Item, Mask
 from backend.dataset.scan_cache import Measured
 from backend.dataset.walk import Walk
 from backend.dataset.windows import ClipRule
@@ -40,6 +40,15 @@ class FolderSpec:
     """What is written around each of its captions."""
     metadata: Path | None = None
     """A table with captions of its pictures."""
+    mask: Path | None = None
+    """Its folder of masks."""
+    alpha_mask: bool = False
+    """The transparency of a picture without a mask file is its mask."""
+
+    @property
+    def mask_below(self) -> Path | None:
+        """Its folder of masks, where that is another one than its own: no picture lies in there."""
+        return None if self.mask == self.path else self.mask
 
 
 @dataclass
@@ -65,6 +74,9 @@ class ScannedPicture:
     """All of its caption files; `caption_path` is the first."""
     captions: tuple[str, ...] = ("",)
     """All of its captions, as they are written."""
+    mask: Mask | None = None
+    mask_fault: str | None = None
+    """Why its mask can't be used."""
 
     @property
     def is_alone(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backend.config.family_defaults import SHAPE_MODES, shape_mode_of
+from backend.dataset.augmentation import ImageDraw
 from backend.dataset.items import DatasetScan, Finding
 from backend.dataset.references import References
 from backend.families.files.base_model import BaseModelFiles
@@ -71,6 +72,8 @@ def make_plan(
         sample_ratio=cfg.dataset.sample_ratio,
         seed=cfg.training.seed,
         captions=caption_draw(cfg),
+        images=ImageDraw.of(cfg),
+        measures_each=cfg.validation.picture_losses,
         compile=cfg.compile.compile,
         set_limit=cfg.compile.compile_cache_size_limit,
         linear_out=cfg.compile.compile and cfg.compile.disable_linear == "on",

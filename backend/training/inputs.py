@@ -17,6 +17,7 @@ from backend.dataset.items import DatasetScan, Item
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts, Geometry
 from backend.latents.cache import LatentCache, TextCache, Words, wanted_latents, wanted_text
+from backend.latents.masks import MaskCache
 from backend.lora.comfyui_keys import LayerNames
 from backend.models.common.base_weights import BaseWeights
 from backend.models.common.load_options import LoadOptions
@@ -55,6 +56,7 @@ class Inputs:
     names: LayerNames
     latents: LatentCache
     texts: TextCache
+    masks: MaskCache
     objective: Objective
     expected: ExpectedMemory | None = None
     swapped: tuple[str, ...] = ()
@@ -142,6 +144,7 @@ class Inputs:
             + "".join(f" {control.key}" for control in item.controls)
             + ("" if item.window is None else f" {item.window.to_dict()}")
             + (f" {item.texts!r} {item.trigger!r}" if item.texts else "")
+            + ("" if item.mask is None else f" mask {item.mask.key}")
             for item in self.plan.items
         )
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

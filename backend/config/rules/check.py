@@ -14,6 +14,7 @@ from backend.config.rules.compile import COMPILE_RULES
 from backend.config.rules.dataset import DATASET_RULES
 from backend.config.rules.full import FULL_RULES
 from backend.config.rules.loss import LOSS_RULES
+from backend.config.rules.masks import MASK_RULES
 from backend.config.rules.memory import MEMORY_RULES
 from backend.config.rules.model import MODEL_RULES
 from backend.config.rules.network import NETWORK_RULES
@@ -34,6 +35,7 @@ RULES: tuple[Rule, ...] = tuple(
             *MODEL_RULES,
             *DATASET_RULES,
             *CAPTION_RULES,
+            *MASK_RULES,
             *VIDEO_RULES,
             *NETWORK_RULES,
             *OPTIMIZER_RULES,

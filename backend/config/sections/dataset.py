@@ -88,6 +88,13 @@ class ImageFolder(Section):
         "found without this. The caption file of an image counts before the table.",
         aliases=("in_json", "caption_metadata_filename", "caption_table"),
     )
+    mask_path: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
+        label="Mask folder",
+        help="Folder with a mask for each image, with the same file name: white parts count in the loss, black parts "
+        "as the weight outside of the mask says. Names that end in -masklabel, as OneTrainer has them, are found too, "
+        "and may lie in the image folder itself.",
+        aliases=("mask_dir", "mask_directory", "masks_dir"),
+    )
 
 
 class DatasetSection(Section):
