@@ -25,7 +25,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("fp8_base", "fp8_scaled", "fp8_base_unet"), _FP8),
     **dict.fromkeys(("lowram", "highvram"), _LATER),
     **dict.fromkeys(("network_train_text_encoder_only",), _LATER),
-    **dict.fromkeys(("flip_aug", "color_aug", "random_crop", "masked_loss", "alpha_mask"), _LATER),
+    "masked_loss": "Set mask_path in a row of dataset.folders, or masks.alpha_mask to true; remove the line",
     "reg_data_dir": "Add the folder to dataset.folders with is_reg = true; remove the line",
     **dict.fromkeys(("num_processes", "num_machines", "gpu_ids", "multi_gpu", "wandb_run_name"), _LATER),
     **dict.fromkeys(("dora_wd", "use_dora", "weight_decompose"), "Set network.network_type to dora instead"),

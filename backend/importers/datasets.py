@@ -21,7 +21,7 @@ _VIDEOS = ("video_directory", "video_jsonl_file")
 _FOLDER = (*_PICTURES, *_VIDEOS)
 _CONTROL = ("control_directory",)
 _OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "class_tokens")
-_OWN += ("cache_directory", "metadata_file", "caption_prefix", "caption_suffix")
+_OWN += ("cache_directory", "metadata_file", "caption_prefix", "caption_suffix", "conditioning_data_dir")
 _TEXTS = ("class_tokens", "caption_prefix", "caption_suffix", "metadata_file")
 """Texts of a folder, which have the same names here."""
 _NO_PICTURES = {
@@ -141,6 +141,8 @@ def _take_folder(out: Dataset, folder: _Folder) -> None:
         row["is_reg"] = True
         out.rows.append(Row(folder.paths["is_reg"], AS_MANY, "near"))
     row |= {name: str(folder.values[name]) for name in _TEXTS if folder.values.get(name)}
+    if folder.values.get("conditioning_data_dir"):
+        row["mask_path"] = str(folder.values["conditioning_data_dir"])
     control = next((str(folder.values[key]) for key in _CONTROL if folder.values.get(key)), None)
     if control is not None:
         row["control_path"] = control

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from backend.config.file_kinds import DATA_SETS
 from backend.families.table import FAMILIES
 from backend.importers.datasets import AS_MANY
 from backend.importers.names import read_name
@@ -16,8 +17,9 @@ _TEXTS = {
     "caption_prefix": "caption_prefix",
     "caption_suffix": "caption_suffix",
     "in_json": "metadata_file",
+    "conditioning_data_dir": "mask_path",
 }
-"""Arguments about captions -> the column of the folder here."""
+"""Arguments about captions and masks -> the column of the folder here."""
 
 
 def read_folder(work: Work) -> None:
@@ -50,8 +52,27 @@ def read_folder(work: Work) -> None:
             work.note("dataset_config", "off" if is_off(path) else "taken")
 
 
+def read_masks(work: Work) -> None:
+    """Whether the masks of folders count, and that their loss is not normalised there."""
+    key = "masked_loss"
+    on = not is_off(work.values.get(key))
+    rows = [row for row in work.ours.get("dataset.folders", []) if "mask_path" in row]
+    if rows and not on and work.kind not in DATA_SETS:
+        for row in rows:
+            why = f"the other program uses it only if {key} is on"
+            work.notes.append(Note("conditioning_data_dir", "off", why, None, None, row.pop("mask_path")))
+        rows = []
+    has = bool(rows) or work.ours.get("masks.alpha_mask") is True
+    if key in work.values:
+        missing = on and not has
+        why = "no folder names its masks: set mask_path in dataset.folders" if missing else ""
+        work.note(key, "near" if missing else "taken" if on else "off", why, "dataset.folders" if has else None)
+    if has:
+        work.take("masks.normalize_masked_area_loss", False, key)
+
+
 def _texts(work: Work) -> dict[str, Any]:
-    """What the arguments say of the captions of their folder."""
+    """What the arguments say of the captions and masks of their folder."""
     row = {}
     for key, column in _TEXTS.items():
         text = work.values.get(key)

@@ -10,7 +10,6 @@ from backend.importers.common_reasons import (
     FIXED_IMAGES,
     NO_LORA_SETTING,
     NO_LOSS_SETTING,
-    NO_MASKS,
     NO_NOISE_SETTING,
     NO_UPLOAD,
     NO_VIDEOS,
@@ -90,10 +89,9 @@ NOT_OFFERED = _by_name(
         FIXED_CAPTIONS: (
             "token_warmup_min token_warmup_step weighted_captions validate_caption_structure warn_on_caption_issues"
         ),
-        FIXED_IMAGES: ("flip_aug color_aug random_crop face_crop_aug_range "),
+        FIXED_IMAGES: "face_crop_aug_range",
         "flow models are trained on the velocity, as in their pretraining": "model_prediction_type",
         "FLUX and SD3 attend to the padding of T5, as in their own pipelines": "apply_t5_attn_mask",
-        NO_MASKS: "masked_loss alpha_mask conditioning_data_dir",
         NO_LORA_SETTING: (
             "dim_from_weights "
             "rank_dropout_scale "
