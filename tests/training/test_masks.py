@@ -12,12 +12,14 @@ from PIL import Image, ImageDraw
 
 from backend.base.errors import Refused
 from backend.config.schema import Config
+from backend.dataset.buckets import Bucket, Fit
 from backend.dataset.items import Item, Scan
 from backend.dataset.masks import MaskRule
 from backend.dataset.scan import scan_dataset
 from backend.dataset.thumbnails import reply_to
 from backend.latents.cache import pixels_of
 from backend.latents.masks import MaskCache
+from backend.latents.store import LatentCache, TextCache
 from backend.objectives.base import Distance
 from backend.objectives.flow_matching import FlowMatching
 from backend.plan.make_plan import plan_for
@@ -207,3 +209,11 @@ def test_versions_of_images_leave_old_cache_files_and_other_settings_alone(tmp_p
     # nothing is cropped of it, so there is nothing to choose
     assert plan.images.fits(plan.items[0], plan.fits[0]) == [plan.fits[0]]
     assert {plan.fit(epoch, 0, 0, 0) for epoch in range(9)} == {plan.fits[0]}
+    # names of files that versions before these settings wrote
+    item = Item("ab" * 32, Path("/a/b.png"), 640, 480, "a cat", has_alpha=True)
+    fit = Fit(Bucket(64, 48, 12), (1.0, 2.0, 600.5, 480.0), 0.1, 0.05)
+    names = [
+        LatentCache(tmp_path, "vae", torch.bfloat16, "white").path(item, fit).stem,
+        TextCache(tmp_path, "enc", torch.bfloat16).path("a cat", 512).stem,
+    ]
+    assert names == ["af396c17b188f434b08b11b272d34d062d672c47", "7eb0602b3d3f8708246611bd1b7a0f62338d8abb"]
