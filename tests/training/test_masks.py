@@ -135,6 +135,9 @@ def test_masks_are_found_by_name_and_by_transparency_and_wrong_ones_are_named(tm
     assert "2 masks" in said["bad_mask"] and "64 x 96 px" in said["bad_mask"] and "not an image" in said["bad_mask"]
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "m")})
     assert "2 of 6 images without a mask: b.png, clear.png" in {f.kind: f.text for f in scan.findings}["no_mask"]
+    measured = [{"path": str(tmp_path / "i" / "in"), "name": "own", "mask_path": str(tmp_path / "m" / "in")}]
+    cfg, _ = look(tmp_path, {}, validation={"validation_folders": measured})
+    assert [item.mask is not None for item in scan_dataset(cfg).validation["own"].items] == [True]
     # next to the images, as OneTrainer has them
     left_half(tmp_path / "i" / "b-masklabel.png", (64, 64))
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "i")})

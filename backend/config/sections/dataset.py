@@ -22,6 +22,17 @@ def control_path() -> Any:
     )
 
 
+def mask_path() -> Any:
+    """The setting of a folder with masks, which belongs to a folder of images."""
+    return optional_path(
+        label="Mask folder",
+        help="Folder with a mask for each image, with the same file name: white parts count in the loss, black parts "
+        "as the weight outside of the mask says. Names that end in -masklabel, as OneTrainer has them, are found too, "
+        "and may lie in the image folder itself.",
+        aliases=("mask_dir", "mask_directory", "masks_dir"),
+    )
+
+
 class ImageFolder(Section):
     """One row of [[dataset.folders]]."""
 
@@ -92,13 +103,7 @@ class ImageFolder(Section):
         aliases=("in_json", "caption_metadata_filename", "caption_table"),
         advanced=True,
     )
-    mask_path: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
-        label="Mask folder",
-        help="Folder with a mask for each image, with the same file name: white parts count in the loss, black parts "
-        "as the weight outside of the mask says. Names that end in -masklabel, as OneTrainer has them, are found too, "
-        "and may lie in the image folder itself.",
-        aliases=("mask_dir", "mask_directory", "masks_dir"),
-    )
+    mask_path: Annotated[str, AfterValidator(clean_path)] | None = mask_path()
 
 
 class DatasetSection(Section):
