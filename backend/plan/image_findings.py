@@ -37,7 +37,7 @@ def masks(cfg: Config, plan: Plan) -> Iterable[Finding]:
 
 def variants(plan: Plan) -> Iterable[Finding]:
     """The versions of images that are encoded."""
-    counts = [len(plan.images.fits(item, fit)) for item, fit in zip(plan.items, plan.fits, strict=True)]
+    counts = [plan.images.count(item, fit) for item, fit in zip(plan.items, plan.fits, strict=True)]
     if all(count == 1 for count in counts):
         return
     geometry = plan.geometry
