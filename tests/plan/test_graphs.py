@@ -243,6 +243,9 @@ def test_caption_buckets_make_a_shape_each() -> None:
     assert [shape.text_tokens for shape in paired.graphs.training] == [512]
     dropped = plan_of(scan, words, compile=trimmed, dataset={"batch_size": 6, "caption_dropout_rate": 1.0})
     assert [shape.text_tokens for shape in dropped.graphs.training] == [64]
+    # Five of six images are in an epoch: a batch of four, and the rest of one.
+    sampled = plan_of(scan, words, compile=trimmed, dataset={"batch_size": 4, "sample_ratio": 0.9})
+    assert {shape.batch for shape in sampled.graphs.training} == {4, 1}
     # Without a tokenizer nothing is trimmed, and that is said.
     blind = plan_of(scan, None, compile=trimmed)
     assert blind.caption_buckets is None and {s.text_tokens for s in blind.graphs.training} == {512}
