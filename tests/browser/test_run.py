@@ -95,6 +95,14 @@ def number(value: float) -> str:
 
 
 @pytest.mark.slow
+def losses_are_shown(page: Page, run: Run) -> None:
+    losses = {event["set"]: event["loss"] for event in events_of(run, "validation")}
+    assert losses and page.locator("#validation [data-set]").count() == len(losses)
+    for name, loss in losses.items():
+        cell = page.locator(f"#validation tr[data-set='{name}'] [data-value]")
+        assert float(cell.get_attribute("data-value") or "nan") == pytest.approx(loss)
+
+
 def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None:
     page = held.page
     choose_quick_demo(page, own_server, 24)
@@ -132,13 +140,7 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
     expect(page.locator("#run-files")).to_contain_text(str(lora))
     assert page.locator("#samples img").count() == len(run.samples()) >= 1
     page.wait_for_function("[...document.querySelectorAll('#samples img')].every(i => i.naturalWidth > 0)")
-    losses = {event["set"]: event["loss"] for event in events_of(run, "validation")}
-    assert losses and page.locator("#validation [data-set]").count() == len(losses)
-    for name, loss in losses.items():
-        shown = float(
-            page.locator(f"#validation tr[data-set='{name}'] [data-value]").get_attribute("data-value") or "nan"
-        )
-        assert shown == pytest.approx(loss)
+    losses_are_shown(page, run)
     expect(page.locator("#run-log")).to_contain_text("Done")
     assert page.locator("#loss-plot canvas").count() == 1
     with page.expect_download() as download:
