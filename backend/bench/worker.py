@@ -38,6 +38,7 @@ def measure(spec: Spec) -> dict[str, Any]:
         from backend.bench.work import DTYPES, Stream, build, swap_of
         from backend.compile.cuda_graphs.recording import record
         from backend.compile.device_syncs import counted_syncs
+        from backend.compile.dynamo_counters import limit_hits
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing
 
@@ -81,7 +82,10 @@ def measure(spec: Spec) -> dict[str, Any]:
         step(stream.batch(len(times)))
     row["syncs"] = syncs.count
     if spec.validate:
+        before = limit_hits()
         row["validation_loss"] = _validate(stream, step.forward)
+        # without gradients each shape asks for one graph more
+        row["limit_hits"] += limit_hits() - before
     return row
 
 

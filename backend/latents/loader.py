@@ -47,7 +47,7 @@ class Batch:
     index: int
     epoch: int
     is_reg: tuple[bool, ...] = ()
-    """Of each row, whether it is a regularization image; () where none is told."""
+    """Of each row, whether it is a regularization image; () where there is none."""
 
 
 class Loader:

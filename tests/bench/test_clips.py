@@ -127,8 +127,8 @@ def test_sizes_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit):
             bench.main(command)
         assert text in capsys.readouterr().err
-    given = bench._parser().parse_args(["--size", "wan", "--checkpointing", "on"])
-    assert [(spec.variant, spec.steps) for spec in bench.specs_of(given)] == [(name, 6) for name in VIDEO]
+    options = bench._parser().parse_args(["--size", "wan", "--checkpointing", "on"])
+    assert [(spec.variant, spec.steps) for spec in bench.specs_of(options)] == [(name, 6) for name in VIDEO]
 
 
 def test_drawn_clips_are_files_that_a_player_opens(tmp_path: Path) -> None:

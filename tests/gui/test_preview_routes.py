@@ -61,8 +61,8 @@ def test_pictures_are_served_by_their_names_alone(page: Page, folder: PreviewFol
     run = make_run(page.runs)
     identity = draw(page, run=run.name)[1]["request"]
     (folder.pictures_dir(identity) / "01-01.png").write_bytes(b"\x89PNG")
-    found = page.client.get("/preview/picture", params={"request": identity, "file": "01-01.png"})
-    assert found.status_code == 200 and found.headers["content-type"] == "image/png"
+    answer = page.client.get("/preview/picture", params={"request": identity, "file": "01-01.png"})
+    assert answer.status_code == 200 and answer.headers["content-type"] == "image/png"
     for request, file in ((identity, "request.json"), (identity, "../../worker.json"), ("..", "01-01.png")):
         assert page.client.get("/preview/picture", params={"request": request, "file": file}).status_code == 404
 

@@ -112,7 +112,7 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         number=Format(2, 4) if autocast else Format(*(full or width,) * 2),
         way=Way(cfg.compile.compile, checkpointing_of(cfg), _budget(cfg)),
         rank=0 if full else cfg.network.network_dim,
-        lora_dtype=getattr(cfg.network, "lora_weight_dtype", "fp32"),
+        lora_dtype=cfg.network.lora_weight_dtype,
         vae=family_memory.vae if family_memory else _USUAL_VAE,
         blocks_to_swap=memory.blocks_to_swap,
         ring=memory.swap_ring,
