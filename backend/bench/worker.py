@@ -50,7 +50,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     stream = Stream(spec, device, kind.mode == "exact_buckets")
     optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
     optimizer.register_step_post_hook(lambda *_: lora.publish())
-    checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes)
+    checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes, spec.checkpointing_kind == "attention")
     meter = _Meter(device, swap)
     telemetry = Telemetry(folder).start()
     report = _compile(spec, kind, model, shapes)
