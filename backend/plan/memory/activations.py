@@ -174,6 +174,7 @@ def training_bytes(
             kept += int(eager * share)
     around = work.tokens("image") * (_around(denoiser, memory, number) + convolutions * number.half)
     kept += around if way.checkpointing == "off" else int(around * AROUND_RECOMPUTED)
+    kept += int(work.tokens("image") * _given(denoiser, memory) * number.half)
     working = int(largest * (WORKING_COMPILED if way.compiled else WORKING))
     if not borders:
         return Held(kept, working)
@@ -191,6 +192,14 @@ def _around(denoiser: Denoiser, memory: FamilyMemory | None, number: Format) -> 
         return 0
     width = next((model_width(block, facts) for facts in memory.blocks for block in denoiser.blocks), 0)
     return memory.around + int(memory.around_full * width * number.full)
+
+
+def _given(denoiser: Denoiser, memory: FamilyMemory | None) -> float:
+    """Numbers a token of the picture that all blocks are given."""
+    if memory is None or not memory.given_half:
+        return 0.0
+    width = next((model_width(block, facts) for facts in memory.blocks for block in denoiser.blocks), 0)
+    return memory.given_half * width
 
 
 def _recomputed(way: Way, index: int) -> bool:
