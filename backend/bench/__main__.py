@@ -62,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
         help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact, diffusers, diffusers:auto "
         f"(default: {','.join(DEFAULT)}; of a video model {','.join(VIDEO)}; or all of a protocol)",
     )
-    add("--checkpointing", default="on,off", help="separated by commas: on (block), off, auto, offload, selective")
+    kinds = "on (block), off, auto, attention, offload, selective"
+    add("--checkpointing", default="on,off", help=f"separated by commas: {kinds}")
     add(
         "--repeats",
         type=int,

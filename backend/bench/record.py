@@ -26,6 +26,7 @@ COLUMNS = (
     "spread",
     "bucket_ms",
     "bucket_peak_gb",
+    "bucket_estimated_gb",
     "compile_s",
     "step_100_s",
     "total_s",

@@ -158,7 +158,7 @@ class Spec:
     @property
     def recomputes(self) -> bool:
         """Whether checkpointing is left to the compiled blocks' own graphs where they can."""
-        return self.checkpointing and self.checkpointing_kind == "auto"
+        return self.checkpointing and self.checkpointing_kind in ("auto", "attention")
 
     @property
     def stacks(self) -> tuple[int, ...]:

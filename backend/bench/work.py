@@ -74,14 +74,25 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
     return model.train(), lora
 
 
+def frozen_shapes(spec: Spec, device: torch.device) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the frozen denoiser's tensors."""
+    return {name: tensor.shape for name, tensor in _source(spec, device).tensors().items()}
+
+
+def _source(spec: Spec, device: torch.device) -> RandomPart:
+    """The frozen denoiser before it is loaded."""
+    size, stacks = SIZES[spec.size], spec.stacks
+    layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
+    layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
+    model = getattr(diffusers, family(size.family).denoiser_class)
+    return RandomPart(model, {**size.config, **layers}, DTYPES[size.dtype], device, spec.seed)
+
+
 def _loaded(spec: Spec, device: torch.device) -> nn.Module:
     """The frozen denoiser, by the loader of runs."""
     size = SIZES[spec.size]
     facts, dtype = family(size.family), DTYPES[size.dtype]
-    stacks = spec.stacks
-    layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
-    layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
-    source = RandomPart(getattr(diffusers, facts.denoiser_class), {**size.config, **layers}, dtype, device, spec.seed)
+    source = _source(spec, device)
     swapped = swapped_paths(source.empty, _running_order(spec, source.empty), spec.swap) if spec.swap else ()
     loading = LoadOptions(
         dtype,

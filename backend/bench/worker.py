@@ -7,7 +7,7 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from backend.bench.clips import bucket_name
@@ -35,7 +35,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     with imports_without_gc():
         import torch
 
-        from backend.bench.work import DTYPES, Stream, build, swap_of
+        from backend.bench.work import DTYPES, Stream, build, frozen_shapes, swap_of
         from backend.compile.cuda_graphs.recording import record
         from backend.compile.device_syncs import counted_syncs
         from backend.compile.dynamo_counters import limit_hits
@@ -47,11 +47,12 @@ def measure(spec: Spec) -> dict[str, Any]:
     # First of all: a mode or route that can't be had here needs no model to say so.
     shapes = shapes_of(spec, kind, device)
     model, lora = build(spec, device)
+    frozen = frozen_shapes(spec, device)
     swap = swap_of(spec, model, device)
     stream = Stream(spec, device, kind.mode == "exact_buckets")
     optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
     optimizer.register_step_post_hook(lambda *_: lora.publish())
-    checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes)
+    checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes, spec.checkpointing_kind == "attention")
     meter = _Meter(device, swap)
     telemetry = Telemetry(folder).start()
     report = _compile(spec, kind, model, shapes)
@@ -67,6 +68,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     row = {
         **_timed(times, warm),
         **(_by_bucket(times, meter.peaks, warm, stream.buckets) if spec.buckets else {}),
+        "bucket_estimated_gb": _estimated(spec, kind, frozen),
         **_counted(stats, planned, graphs_warm + (planned or 0) - (planned_warm or 0)),
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
@@ -140,6 +142,13 @@ def _by_bucket(times: list[float], peaks: list[int], warm: int, buckets: Sequenc
         "bucket_ms": [f"{name}={1000 * each:.1f}" for name, each in seconds.items()],
         "bucket_peak_gb": [f"{name}={each / 1e9:.2f}" for name, each in most.items()],
     }
+
+
+def _estimated(spec: Spec, kind: Variant, frozen: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """A column of the record: bytes that each clip size was estimated at, by the name of its bucket."""
+    from backend.bench.estimate import step_bytes
+
+    return [f"{bucket_name(clip)}={each / 1e9:.2f}" for clip, each in step_bytes(spec, kind, frozen).items()]
 
 
 def _compile(spec: Spec, kind: Variant, model: Any, shapes: Any) -> Any:

@@ -259,6 +259,11 @@ BROKEN: list[tuple[Values, str, str]] = [
         "needs compile",
     ),
     (
+        {"memory.checkpointing_kind": "attention", "network.network_dropout": 0.1},
+        "memory.checkpointing_kind",
+        "is block here",
+    ),
+    (
         {"memory.activation_memory_budget": 0.5, "memory.checkpointing_kind": "block"},
         "memory.activation_memory_budget",
         "almost nothing",

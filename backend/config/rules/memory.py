@@ -48,6 +48,28 @@ MEMORY_RULES: tuple[Rule, ...] = (
         "Set compile.compile_backend to inductor, or remove activation_memory_budget",
         "warning",
     ),
+    Rule(
+        (
+            "memory.checkpointing_kind",
+            "training.gradient_checkpointing",
+            "compile.compile",
+            "compile.compile_backend",
+            "compile.disable_linear",
+            "network.network_dropout",
+            "network.rank_dropout",
+            "network.module_dropout",
+        ),
+        lambda kind, on, compiled, backend, linear, *dropouts: (
+            kind == "attention"
+            and on
+            and compiled
+            and (backend not in PARTITIONING or linear == "on" or any(drop > 0 for drop in dropouts))
+        ),
+        "checkpointing_kind attention is block here: compiled blocks keep attention only within their graphs, which "
+        "needs the backend inductor, compiled linear layers and no dropout",
+        "Set compile_backend to inductor, disable_linear to auto and the dropouts to 0; or checkpointing_kind to block",
+        "warning",
+    ),
     # quantised base
     Rule(
         ("memory.base_compute", "memory.base_quantization"),

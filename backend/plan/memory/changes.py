@@ -71,6 +71,8 @@ def _checkpointing(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _kind(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+    if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "attention":
+        yield Change({"memory.checkpointing_kind": "auto"}, "compute attention again", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "selective":
         yield Change({"memory.checkpointing_kind": "auto"}, "checkpoint every block", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind != "offload":

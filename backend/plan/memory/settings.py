@@ -145,6 +145,6 @@ def unrecordable(cfg: Config) -> str:
 def _budget(cfg: Config) -> float:
     """Share of its activations that a compiled block may keep."""
     share = cfg.memory.activation_memory_budget
-    if share is None:
+    if share is None or cfg.memory.checkpointing_kind == "attention":
         return 0.0 if within_graphs(cfg) else 1.0
     return share if cfg.compile.compile_backend in PARTITIONING else 1.0
