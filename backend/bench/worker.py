@@ -46,6 +46,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     # First of all: a mode or route that can't be had here needs no model to say so.
     shapes = shapes_of(spec, kind, device)
     model, lora = build(spec, device)
+    frozen = sum(t.nbytes for t in (*model.parameters(), *model.buffers()) if not t.requires_grad)
     swap = swap_of(spec, model, device)
     stream = Stream(spec, device, kind.mode == "exact_buckets")
     optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
@@ -69,6 +70,7 @@ def measure(spec: Spec) -> dict[str, Any]:
         **_counted(stats, planned, graphs_warm + (planned or 0) - (planned_warm or 0)),
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
+        "weights_gb": frozen / 1e9,
         "route": f"{shapes.route.name}: {shapes.route.detail}" if kind.mode != "off" else "sdpa: plain",
         "failed_blocks": len(report.failed) if report else 0,
         "notes": _notes(report, telemetry, planned, meter.recorder),
