@@ -43,7 +43,7 @@ from backend.bench.record import Record, read_losses
 from backend.bench.rehearsal import __main__ as rehearsal
 from backend.bench.sizes import SIZES
 from backend.bench.table import loss_table, render
-from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, VIDEO, Spec, variant
+from backend.bench.variants import DEFAULT, OPTIONS, PRODUCTS, SETTINGS, VIDEO, Spec, variant
 from backend.config.schema import by_path
 from backend.families.table import family
 
@@ -72,6 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, each in OPTIONS.items():
         add(f"--{name.replace('_', '-')}", help=each.metadata["help"], **_reading(each))
+    add(
+        "--products",
+        help="8-bit products in turn, by comma: bf16 for none, fp8:fast, fp8:small, int8:small; "
+        "--base-products lists what may stand after the colon",
+    )
     add(
         "--protocol", choices=["seed000"], help="a fixed set of settings and variants: static tokens on FLUX, 182 steps"
     )
@@ -122,11 +127,25 @@ def specs_of(options: argparse.Namespace) -> list[Spec]:
         return [replace(general, variant=n, checkpointing=False, extra={"what": "exactness"}) for n in names]
     # Whole-model compile leaves checkpointed frames out: that row does not exist.
     return [
-        replace(general, variant=name, checkpointing=checkpointing, checkpointing_kind=kind)
+        replace(general, variant=name, checkpointing=checkpointing, checkpointing_kind=kind, **products)
         for checkpointing, kind in settings
         for name in names
+        for products in _products(options.products)
         if not (checkpointing and variant(name).compile == "model")
     ]
+
+
+def _products(text: str | None) -> list[dict[str, str]]:
+    """Settings of a spec for each of the products that --products names; one without any for None."""
+    if text is None:
+        return [{}]
+    settings = []
+    for each in text.replace(" ", "").split(","):
+        kind, _, products = each.partition(":")
+        if kind not in ("bf16", "fp8", "int8") or products not in ("", *PRODUCTS) or (kind == "bf16" and products):
+            raise ValueError(f"--products has {each!r}; it must be bf16, or fp8 or int8 with :small or :fast behind it")
+        settings.append({"base_compute": kind, "base_products": products or "small"})
+    return settings
 
 
 def _with_clips(spec: Spec) -> Spec:

@@ -32,6 +32,7 @@ COLUMNS = (
     "total_s",
     "second_half_s",
     "peak_gb",
+    "weights_gb",
     "graph_gb",
     "swap_gb",
     "swap_wait_ms",

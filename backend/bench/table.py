@@ -9,6 +9,7 @@ from typing import Any
 from backend.bench.clip_table import clip_table
 from backend.bench.groups import Group, Row, groups
 from backend.bench.markdown import markdown, shown
+from backend.bench.products_table import products_table
 from backend.bench.published import others
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
@@ -102,7 +103,13 @@ def _compile_table(rows: list[Row]) -> str:
                 str(len(group.good)),
             ]
         )
-    return markdown(_HEADER, lines) + clip_table(measured, same) + swap_table(measured, same) + others(measured)
+    return (
+        markdown(_HEADER, lines)
+        + clip_table(measured, same)
+        + products_table(measured, same)
+        + swap_table(measured, same)
+        + others(measured)
+    )
 
 
 def _graphs(group: Group) -> str:

@@ -9,6 +9,17 @@ from typing import Any
 from backend.bench.clips import Clip, parse_clips
 from backend.bench.sizes import SIZES
 
+PRODUCTS = (
+    "small",
+    "small-rowwise",
+    "small-fused",
+    "small-unrotated",
+    "fast",
+    "fast-rowwise",
+    "fast-unrotated",
+)
+"""Names of `backend.memory.product_ways.WAYS`, which needs torch; not every format has each."""
+
 ROUTES = ("sdpa", "varlen", "flex", "flash2", "fa3", "fa4")
 
 
@@ -133,6 +144,9 @@ class Spec:
     fused_lora: bool = option(False, "one product for the LoRA layers of one input", "fused LoRA")
     base_quantization: str = option("none", "format of the frozen weights", "{}", ("none", "fp8", "int8", "nf4"))
     base_compute: str = option("bf16", "what quantised layers multiply in", "{} products", ("bf16", "int8", "fp8"))
+    base_products: str = option(
+        "small", "what 8-bit products keep and by which kernels they are computed", "{}", PRODUCTS
+    )
     swap: int = option(0, "blocks whose weights are streamed from the host", "swap {}")
     swap_ring: int = option(2, "buffers on the device for swapped blocks", "ring {}")
     disable_linear: str = option(

@@ -99,6 +99,7 @@ def _loaded(spec: Spec, device: torch.device) -> nn.Module:
         device,
         quantize=stored_as(spec.base_quantization, spec.base_compute),
         compute=spec.base_compute,
+        products=spec.base_products,
         host=lambda path: any(path == block or path.startswith(f"{block}.") for block in swapped),
     )
     return load_part(type(source.empty), source, facts.denoiser, loading)

@@ -48,6 +48,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     shapes = shapes_of(spec, kind, device)
     model, lora = build(spec, device)
     frozen = frozen_shapes(spec, device)
+    weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()) if not t.requires_grad)
     swap = swap_of(spec, model, device)
     stream = Stream(spec, device, kind.mode == "exact_buckets")
     optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
@@ -72,6 +73,7 @@ def measure(spec: Spec) -> dict[str, Any]:
         **_counted(stats, planned, graphs_warm + (planned or 0) - (planned_warm or 0)),
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
+        "weights_gb": weights / 1e9,
         "route": f"{shapes.route.name}: {shapes.route.detail}" if kind.mode != "off" else "sdpa: plain",
         "failed_blocks": len(report.failed) if report else 0,
         "notes": _notes(report, telemetry, planned, meter.recorder),

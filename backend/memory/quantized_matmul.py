@@ -1,9 +1,10 @@
 """Computes the matrix product with a frozen quantised weight, forward and backward, in traceable operations.
 
-Three ways: the weight dequantised on the fly, int8 times int8 (``_int_mm``), fp8 times fp8 (``_scaled_mm``). Only the
-quantised weight is kept for the backward, never a dequantised one; the input is not needed, as the weight has no
-gradient. Activations and gradients of the 8-bit ways are quantised row by row inside the graph, where the compiler
-joins it to what comes before.
+The weight is dequantised on the fly, or multiplied in 8 bits (`backend.memory.product_ways` says by which kernel).
+Only the quantised weight, or its transposed copy, is kept for the backward, never a dequantised one; the input is not
+needed, as the weight has no gradient. Activations and gradients are quantised row by row inside the graph, where the
+compiler joins it to what comes before; the scales of "scaled" products are applied outside of them, where it joins them
+to bias and LoRA.
 """
 
 from __future__ import annotations
@@ -13,66 +14,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backend.memory.fused_product import scaled_product
+from backend.memory.product_ways import Way
 from backend.memory.quantized_formats import dequantize, dequantize_again, quantize_rows
 
 MIN_ROWS = 17
 """Fewer rows than this CUDA's int8 product refuses; so few gain nothing from 8 bits either."""
 
 
-class Dequantised(torch.autograd.Function):
-    """``x @ W^T`` with W brought to the format of `x`."""
+class QuantizedProduct(torch.autograd.Function):
+    """``x @ W^T`` with a quantised W."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, kind: str) -> Tensor:
-        """(rows, in) -> (rows, out), in the format of `x`."""
-        ctx.save_for_backward(weight, scale)
-        ctx.kind = kind
-        return x @ dequantize(weight, scale, kind, x.dtype).t()
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, copy: Tensor | None, kind: str, forward: str, backward: str
+    ) -> Tensor:
+        """(rows, in) -> (rows, out), in the format of `x`. copy: W's numbers as (in, out). The rest as in `Way`."""
+        ctx.save_for_backward(weight if copy is None or backward == "dequantised" else copy, scale)
+        ctx.kind, ctx.backward_kernel = kind, backward
+        ctx.is_copy = copy is not None and backward != "dequantised"
+        if forward == "dequantised":
+            return x @ dequantize(weight, scale, kind, x.dtype).t()
+        numbers, rows = quantize_rows(x, kind)
+        return _in(_multiplied(numbers, weight.t(), rows, scale, forward, x.dtype), x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """Gradient of `x`."""
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradient of `x`; the weight's scales lie along the summed axis: in 8 bits they go into `grad`."""
         weight, scale = ctx.saved_tensors
-        return grad @ dequantize_again(weight, scale, ctx.kind, grad.dtype), None, None, None
+        if ctx.backward_kernel == "dequantised":
+            return grad @ dequantize_again(weight, scale, ctx.kind, grad.dtype), *(None,) * 6
+        numbers, rows = quantize_rows(grad.float() * scale, ctx.kind)
+        right = weight.t() if ctx.is_copy else weight
+        product = _multiplied(numbers, right, rows, None, ctx.backward_kernel, grad.dtype)
+        return _in(product, grad.dtype), *(None,) * 6
 
 
-class Int8(torch.autograd.Function):
-    """``x @ W^T`` of rowwise quantised `x` and W, summed in int32: exact but for the rounding to 8 bits."""
+def _multiplied(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor | None, kernel: str, dtype: torch.dtype) -> Tensor:
+    """``(a @ b) * rows * columns`` (M, N) of 8-bit `a` (M, K) and `b` (K, N); rows (M, 1), columns (N,) or None.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-        """(rows, in) -> (rows, out), in the format of `x`."""
-        ctx.save_for_backward(weight, scale)
-        numbers, rows = quantize_rows(x, "int8")
-        return _in(torch._int_mm(numbers, weight.t()).float() * rows * scale, x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Gradient of `x`, in 8 bits too; the weight's scales lie along the summed axis: they go into `grad`."""
-        weight, scale = ctx.saved_tensors
-        numbers, rows = quantize_rows(grad.float() * scale, "int8")
-        product = torch._int_mm(numbers, _columns_first(weight))
-        return _in(product.float() * rows, grad.dtype), None, None
-
-
-class Fp8(torch.autograd.Function):
-    """``x @ W^T`` of rowwise scaled float8_e4m3fn `x` and W."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-        """(rows, in) -> (rows, out), in the format of `x`."""
-        ctx.save_for_backward(weight, scale)
-        numbers, rows = quantize_rows(x, "fp8")
-        return _in(_scaled(numbers, weight.t(), rows, scale[None], fast=True), x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Gradient of `x`, in 8 bits too, summed in full precision."""
-        weight, scale = ctx.saved_tensors
-        numbers, rows = quantize_rows(grad.float() * scale, "fp8")
-        columns = torch.ones(1, weight.shape[1], device=weight.device)
-        product = _scaled(numbers, _columns_first(weight), rows, columns, fast=False)
-        return _in(product, grad.dtype), None, None
+    In `dtype`, float32 or bf16.
+    """
+    if kernel == "fused":
+        return scaled_product(a, b, rows, columns, dtype)
+    if kernel == "rowwise":
+        # bf16 is the one result that rowwise scaled kernels give on every GPU
+        width = b.new_ones(1, b.shape[1], dtype=torch.float32) if columns is None else columns[None]
+        return torch._scaled_mm(a, b, rows, width, out_dtype=torch.bfloat16, use_fast_accum=a.is_cuda)
+    one = rows.new_ones(())
+    # The sums are far below bf16's largest number: depth times 448 squared.
+    sums = torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=a.is_cuda).float() * rows
+    return sums if columns is None else sums * columns
 
 
 def _in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -81,24 +73,12 @@ def _in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-def _scaled(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor, fast: bool) -> Tensor:
-    # bf16 is the one result that rowwise scaled kernels give on every GPU
-    return torch._scaled_mm(
-        a, b, scale_a=rows, scale_b=columns, out_dtype=torch.bfloat16, use_fast_accum=fast and a.is_cuda
-    )
-
-
-def _columns_first(weight: Tensor) -> Tensor:
-    """`weight` with its columns contiguous, the one layout that 8-bit products take as their right side."""
-    return weight.t().contiguous().t()
-
-
-def product(x: Tensor, weight: Tensor, scale: Tensor, kind: str, compute: str) -> Tensor:
+def product(x: Tensor, weight: Tensor, scale: Tensor, copy: Tensor | None, kind: str, way: Way) -> Tensor:
     """``x @ W^T`` (rows, out) of `x` (rows, in) with the quantised weight (`weight`, `scale`) of format `kind`.
 
-    compute: "bf16" dequantises to the format of `x`; "int8" and "fp8", which need a weight of that format, multiply in
-    8 bits where there are rows enough.
+    copy: the weight's numbers transposed, where `way` keeps them. 8-bit products, which need a weight of their format,
+    are for rows enough; fewer are multiplied by the dequantised weight.
     """
-    if compute == "bf16" or x.shape[0] < MIN_ROWS:
-        return Dequantised.apply(x, weight, scale, kind)
-    return Int8.apply(x, weight, scale) if compute == "int8" else Fp8.apply(x, weight, scale)
+    if x.shape[0] < MIN_ROWS:
+        way = Way()
+    return QuantizedProduct.apply(x, weight, scale, copy, kind, way.forward, way.backward)

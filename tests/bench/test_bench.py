@@ -279,7 +279,7 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     flags += ["--autocast", "off", "--fused-lora", "--rank", "8", "--batch", "2", "--steps", "200", "--seed", "1"]
     flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
     flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
-    flags += ["--base-quantization", "fp8", "--base-compute", "int8"]
+    flags += ["--base-quantization", "fp8", "--base-compute", "int8", "--base-products", "fast"]
     options = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
     # which models of pictures refuse
     options = replace(options, clips="832x480x49")
@@ -295,6 +295,18 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     assert {"eager", "eager (captions 64, 128)", "eager (memory budget 0.5)", "eager (layers 2, 2)"} <= named
     usual = bench._parser().parse_args(["--layers", "4,8", "--variants", "eager", "--checkpointing", "on"])
     assert bench.specs_of(usual) == [Spec("eager")]
+
+
+def test_products_are_measured_side_by_side() -> None:
+    flags = ["--variants", "eager", "--checkpointing", "on", "--products"]
+    specs = bench.specs_of(bench._parser().parse_args([*flags, "bf16, fp8:fast,int8"]))
+    assert [(spec.base_compute, spec.base_products) for spec in specs] == [
+        ("bf16", "small"), ("fp8", "fast"), ("int8", "small"),
+    ]  # fmt: skip
+    assert len({bench._short(spec) for spec in specs}) == 3, "each has a compile cache of its own"
+    for wrong in ("nf4", "fp8:faster", "bf16:fast"):
+        with pytest.raises(ValueError, match=wrong):
+            bench.specs_of(bench._parser().parse_args([*flags, wrong]))
 
 
 def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:

@@ -350,6 +350,12 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
     ({"compile.compile_profile": "balanced", "compile.compile": False}, "compile.compile_profile", "no effect"),
     ({"memory.base_compute": "int8", "memory.base_quantization": "nf4"}, "memory.base_compute", "weights in int8"),
+    ({"memory.base_products": "fast"}, "memory.base_products", "no effect"),
+    (
+        {"memory.base_products": "fast", "memory.base_compute": "fp8", "memory.blocks_to_swap": 3},
+        "memory.base_products",
+        "doubles what each swapped block",
+    ),
     (
         {"sampling.prompts": [{"prompt": "x"}, {"prompt": "y", "negative_prompt": "z"}]},
         "sampling.prompts[1].negative_prompt",

@@ -77,6 +77,20 @@ MEMORY_RULES: tuple[Rule, ...] = (
         "base_compute {base_compute} needs weights in {base_compute}, not in {base_quantization}",
         "Set base_quantization to {base_compute}, or base_compute to bf16",
     ),
+    Rule(
+        ("memory.base_products", "memory.base_compute"),
+        lambda products, compute: products != "auto" and compute == "bf16",
+        "base_products has no effect: base_compute is bf16",
+        "Set base_compute to fp8 or int8, or base_products to auto",
+        "warning",
+    ),
+    Rule(
+        ("memory.base_products", "memory.base_compute", "memory.blocks_to_swap"),
+        lambda products, compute, count: products == "fast" and compute != "bf16" and count > 0,
+        "base_products fast doubles what each swapped block copies to the GPU",
+        "Set base_products to small, or blocks_to_swap to 0",
+        "warning",
+    ),
     # swap, and kinds of networks
     Rule(
         ("memory.swap_ring", "memory.blocks_to_swap"),

@@ -28,7 +28,9 @@ def needed(parts: Parts, settings: MemorySettings, stages: Sequence[Stage], on_g
     blocks = settings.swapped(parts)
     swapped = {"swapped_weights": sum(blocks)} if blocks else {}
     if settings.experts:
-        swapped["second_expert"] = total_bytes(parts.shapes, settings.base_format, settings.weight_width)
+        swapped["second_expert"] = total_bytes(
+            parts.shapes, settings.base_format, settings.weight_width, settings.copies
+        )
     if not on_gpu:
         worst = max(stages, key=lambda stage: stage.allocated)
         models = {name: size for name, size in worst.parts.items() if size and name != "workspace"}

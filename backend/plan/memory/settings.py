@@ -16,7 +16,7 @@ from backend.families.table import family as family_named
 from backend.plan.memory.activations import Format, Way
 from backend.plan.memory.parts import Parts
 from backend.plan.memory.swap import device_bytes, swapped_blocks
-from backend.plan.memory.weight_bytes import stored_as, total_bytes
+from backend.plan.memory.weight_bytes import COPYING, stored_as, total_bytes
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -61,6 +61,10 @@ class MemorySettings:
     """Bytes of a weight of the denoiser that is trained itself; None where it is frozen."""
     fused: bool = False
     """Each gradient is used and freed in the backward pass."""
+    copies: bool = False
+    """Weights that are multiplied in 8 bits have a transposed copy on the GPU, for the backward pass."""
+    may_copy: bool = False
+    """Left to itself, the run makes these copies where they fit."""
 
     @property
     def full(self) -> bool:
@@ -93,7 +97,7 @@ def block_weights(parts: Parts, index: int, settings: MemorySettings) -> int:
     """Bytes of the linear layers of a block, which are what is swapped."""
     block = parts.denoiser.blocks[index]
     shapes = {f"blocks.0.{path}.weight": (outer, inner) for path, (inner, outer) in block.linears.items()}
-    return total_bytes(shapes, settings.base_format, settings.weight_width)
+    return total_bytes(shapes, settings.base_format, settings.weight_width, settings.copies)
 
 
 def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
@@ -130,7 +134,15 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         experts=turns_of(cfg) is not None,
         full_width=full,
         fused=cfg.optimizer.fused_backward,
+        copies=memory.base_compute != "bf16" and memory.base_products == "fast",
+        may_copy=on_gpu and _may_copy(cfg),
     )
+
+
+def _may_copy(cfg: Config) -> bool:
+    """Whether copies of 8-bit weights are left to what fits; swapped blocks would take twice as long to copy."""
+    memory = cfg.memory
+    return memory.base_products == "auto" and memory.base_compute in COPYING and not memory.blocks_to_swap
 
 
 def unrecordable(cfg: Config) -> str:
