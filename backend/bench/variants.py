@@ -125,6 +125,12 @@ class Spec:
     fused_lora: bool = option(False, "one product for the LoRA layers of one input", "fused LoRA")
     base_quantization: str = option("none", "format of the frozen weights", "{}", ("none", "fp8", "int8", "nf4"))
     base_compute: str = option("bf16", "what quantised layers multiply in", "{} products", ("bf16", "int8", "fp8"))
+    full: str = option(
+        "",
+        "optimizer of all the model's weights, stepped in the backward pass, in place of a LoRA",
+        "full, {}",
+        ("", "adafactor", "adamw", "adamw8bit"),
+    )
     swap: int = option(0, "blocks whose weights are streamed from the host", "swap {}")
     swap_ring: int = option(2, "buffers on the device for swapped blocks", "ring {}")
     disable_linear: str = option(
