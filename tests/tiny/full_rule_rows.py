@@ -18,6 +18,7 @@ FULL_ROWS: list[tuple[Values, str, str]] = [
         )
     ),
     ({**FULL, "saving.save_layout": "diffusers"}, "saving.save_layout", "trains no LoRA"),
+    ({**FULL, "model.weight_dtype": "bf16"}, "model.weight_dtype", "kept in fp32, as full_weight_dtype says"),
     ({"saving.model_layout": "diffusers"}, "saving.model_layout", "a LoRA is saved"),
     ({**FULL, "network.network_type": "dora"}, "network.network_type", "dora is a kind of LoRA"),
     ({**FULL, "network.scale_weight_norms": 1.0}, "network.scale_weight_norms", "limits the change"),

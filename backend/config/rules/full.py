@@ -144,6 +144,14 @@ FULL_RULES: tuple[Rule, ...] = (
         "Set network.lora_weight_dtype for the LoRA, or training.kind to full",
         "warning",
     ),
+    Rule(
+        ("model.weight_dtype", "training.full_weight_dtype", _KIND),
+        lambda frozen, weights, kind: kind == "full" and frozen not in ("auto", weights),
+        "weight_dtype {weight_dtype} is the format of VAE and text encoders: what is trained is kept in "
+        "{full_weight_dtype}, as full_weight_dtype says",
+        "Set training.full_weight_dtype for the trained weights, or weight_dtype to auto",
+        "warning",
+    ),
     *(_without_effect(f"network.{name}") for name in _WITHOUT_EFFECT),
     _without_effect("saving.save_layout"),
     *(_refused(path, text, remedy) for path, (text, remedy) in _REFUSED.items()),
