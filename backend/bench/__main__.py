@@ -116,6 +116,8 @@ def specs_of(options: argparse.Namespace) -> list[Spec]:
             f"--layers is {text!r}; for {options.size} it must be {len(SIZES[options.size].layers)} numbers, "
             f"such as {like}"
         )
+    if general.full and options.exactness:
+        raise ValueError("--exactness measures a LoRA's gradients; leave --full out")
     general = _with_clips(general)
     if options.protocol == "seed000":
         return seed000.specs(general, _names(options, seed000.TITLES))

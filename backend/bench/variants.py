@@ -147,6 +147,12 @@ class Spec:
     base_products: str = option(
         "small", "what 8-bit products keep and by which kernels they are computed", "{}", PRODUCTS
     )
+    full: str = option(
+        "",
+        "optimizer of all the model's weights, stepped in the backward pass, in place of a LoRA",
+        "full, {}",
+        ("", "adafactor", "adamw", "adamw8bit"),
+    )
     swap: int = option(0, "blocks whose weights are streamed from the host", "swap {}")
     swap_ring: int = option(2, "buffers on the device for swapped blocks", "ring {}")
     disable_linear: str = option(

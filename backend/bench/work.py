@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import diffusers
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from backend.bench.clips import Clip, exact_clips
 from backend.bench.random_part import RandomPart
 from backend.bench.sizes import SIZES, Size
 from backend.bench.variants import Spec
+from backend.config.sections.optimizer import OptimizerSection
 from backend.dataset.buckets import exact_buckets, exact_token_counts, token_buckets
 from backend.families.table import family
 from backend.lora.fused_layers import fuse
@@ -27,6 +29,8 @@ from backend.models.family_classes import load_family
 from backend.objectives import flow
 from backend.objectives.base import Objective
 from backend.objectives.flow_matching import FlowMatching
+from backend.optimizers.from_settings import optimizer_of
+from backend.optimizers.tensorwise import Tensorwise
 from backend.plan.memory.weight_bytes import stored_as
 
 log = logging.getLogger(__name__)
@@ -50,13 +54,17 @@ def buckets_of(size: Size, exact: bool, clips: Sequence[Clip] = ()) -> list[tupl
     return [(b.width, b.height) for b in token_buckets(size.tokens, size.divisor, 4.0, geometry)]
 
 
-def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
+def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora | None]:
     """The family's denoiser at the spec's widths with random weights, and a LoRA in every default target.
 
-    Blocks that the spec swaps lie in the host's memory, as a run loads them.
+    No LoRA where all weights are trained. Blocks that the spec swaps lie in the host's memory, as a run loads them.
     """
     size = SIZES[spec.size]
     model = _loaded(spec, device)
+    kind = (spec.checkpointing_kind or "block") if spec.checkpointing else "off"
+    if spec.full:
+        checkpointing.apply(model, kind, random=False)
+        return model.train().requires_grad_(True), None
     lora = inject(
         model,
         find_targets(model, family(size.family).default_targets),
@@ -70,7 +78,7 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
     )
     if spec.fused_lora:
         fuse(lora)
-    checkpointing.apply(model, (spec.checkpointing_kind or "block") if spec.checkpointing else "off", random=False)
+    checkpointing.apply(model, kind, random=False)
     return model.train(), lora
 
 
@@ -86,6 +94,19 @@ def _source(spec: Spec, device: torch.device) -> RandomPart:
     layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
     model = getattr(diffusers, family(size.family).denoiser_class)
     return RandomPart(model, {**size.config, **layers}, DTYPES[size.dtype], device, spec.seed)
+
+
+def optimizer_for(spec: Spec, model: nn.Module, lora: Lora | None, swap: BlockSwap | None) -> Optimizer:
+    """AdamW of the LoRA, or the spec's optimizer of all weights, stepped in the backward pass."""
+    if lora is not None:
+        fused = next(model.parameters()).is_cuda
+        optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=fused)
+        optimizer.register_step_post_hook(lambda *_: lora.publish())
+        return optimizer
+    settings = OptimizerSection(optimizer=spec.full, learning_rate=spec.learning_rate)
+    groups = [{"params": list(model.parameters()), "lr": spec.learning_rate}]
+    keeper = None if swap is None else swap.states
+    return Tensorwise(lambda shadows: optimizer_of(settings, shadows), groups, fused=True, keeper=keeper)
 
 
 def _loaded(spec: Spec, device: torch.device) -> nn.Module:
@@ -109,7 +130,9 @@ def swap_of(spec: Spec, model: nn.Module, device: torch.device) -> BlockSwap | N
     """Swap as many blocks as the spec says; None for none."""
     if not spec.swap:
         return None
-    swap = BlockSwap(model, _running_order(spec, model), spec.swap, device, ring=spec.swap_ring)
+    swap = BlockSwap(
+        model, _running_order(spec, model), spec.swap, device, ring=spec.swap_ring, trained=bool(spec.full)
+    )
     for line in swap.facts.lines():
         log.info(line)
     if device.type == "cuda":

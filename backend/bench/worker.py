@@ -35,7 +35,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     with imports_without_gc():
         import torch
 
-        from backend.bench.work import DTYPES, Stream, build, frozen_shapes, swap_of
+        from backend.bench.work import DTYPES, Stream, build, frozen_shapes, optimizer_for, swap_of
         from backend.compile.cuda_graphs.recording import record
         from backend.compile.device_syncs import counted_syncs
         from backend.compile.dynamo_counters import limit_hits
@@ -51,8 +51,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()) if not t.requires_grad)
     swap = swap_of(spec, model, device)
     stream = Stream(spec, device, kind.mode == "exact_buckets")
-    optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
-    optimizer.register_step_post_hook(lambda *_: lora.publish())
+    optimizer = optimizer_for(spec, model, lora, swap)
     checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes, spec.checkpointing_kind == "attention")
     meter = _Meter(device, swap)
     telemetry = Telemetry(folder).start()
@@ -60,7 +59,8 @@ def measure(spec: Spec) -> dict[str, Any]:
     if spec.cuda_graphs:
         meter.recorder = record(model)
     autocast = torch.autocast(device.type, DTYPES["bf16"], spec.autocast and SIZES[spec.size].dtype != "fp32")
-    step = Step(model, optimizer, shapes, autocast, lora.collect_gradients, kind.plain_forward)
+    collect = (lambda: None) if lora is None else lora.collect_gradients
+    step = Step(model, optimizer, shapes, autocast, collect, kind.plain_forward)
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
     warm = _warm(spec, stream)
     stats = telemetry.poll()

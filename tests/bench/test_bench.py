@@ -95,10 +95,11 @@ def test_tiny_bench_measures_records_and_goes_on(
     assert "no time left for static:varlen" in "".join(lines)
 
 
-def test_swap_is_measured_beside_its_limit_and_changes_no_loss(tmp_path: Path) -> None:
-    """Two of two blocks, quantised; what a step waited is a part of the step."""
+@pytest.mark.parametrize("how", [{"base_quantization": "int8"}, {"full": "adamw"}], ids=["LoRA", "full"])
+def test_swap_is_measured_beside_its_limit_and_changes_no_loss(how: dict[str, str], tmp_path: Path) -> None:
+    """All blocks, of a quantised base or trained themselves; what a step waited is a part of the step."""
     spec = Spec("static:sdpa", size="tiny", steps=2, backend="eager", layers=(2, 2), cache_dir=str(tmp_path / "c"))
-    spec = replace(spec, base_quantization="int8")
+    spec = replace(spec, **how)
     rows = []
     for each in (spec, replace(spec, swap=4)):
         torch._dynamo.reset()
@@ -280,6 +281,7 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
     flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
     flags += ["--base-quantization", "fp8", "--base-compute", "int8", "--base-products", "fast"]
+    flags += ["--full", "adafactor"]
     options = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
     # which models of pictures refuse
     options = replace(options, clips="832x480x49")

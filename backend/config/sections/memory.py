@@ -16,9 +16,10 @@ class MemorySection(Section):
         le=1000,
         unit="blocks",
         label="Blocks to swap",
-        help="Keeps the frozen weights of this many blocks in RAM and copies them to the GPU just before they are "
+        help="Keeps the weights of this many blocks in RAM and copies them to the GPU just before they are "
         "needed, in the forward and in the backward pass. 0 keeps all blocks on the GPU. The loss stays the "
-        "same. A step can't be shorter than the copy; the log shows its time.",
+        "same. A step can't be shorter than the copy; the log shows its time. In full fine-tuning what was "
+        "trained goes back to RAM, with the optimizer's state, and fused_backward is needed.",
         aliases=("block_swap", "num_blocks_to_swap"),
     )
     swap_ring: int = setting(

@@ -87,7 +87,7 @@ def _text(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _full(cfg: Config) -> bool:
-    """Whether the base itself is trained, which then is neither quantised nor swapped."""
+    """Whether the base itself is trained, which then is not quantised."""
     return cfg.training.kind == "full"
 
 
@@ -99,7 +99,7 @@ def _base(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _swap(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    if parts is None or _full(cfg):
+    if parts is None or (_full(cfg) and (not cfg.optimizer.fused_backward or cfg.training.ema)):
         return
     blocks, now = len(parts.denoiser.blocks), cfg.memory.blocks_to_swap
     step = max(1, blocks // _SWAP_STEPS)

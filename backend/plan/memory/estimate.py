@@ -117,7 +117,7 @@ def by_turns(
 
 def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
     if settings.full_width is not None:
-        trained = trained_in_full(cfg, family, parts, settings.full_width, settings.fused)
+        trained = trained_in_full(cfg, family, parts, settings)
     else:
         trained = _trained(cfg, family, parts, settings, work)
     weights = denoiser_weights(parts, settings) | trained.text.resident

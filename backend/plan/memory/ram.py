@@ -27,6 +27,8 @@ def needed(parts: Parts, settings: MemorySettings, stages: Sequence[Stage], on_g
     compiler = COMPILER if settings.way.compiled else 0
     blocks = settings.swapped(parts)
     swapped = {"swapped_weights": sum(blocks)} if blocks else {}
+    state = sum(settings.swapped_state(parts))
+    swapped |= {"swapped_state": state} if state else {}
     if settings.experts:
         swapped["second_expert"] = total_bytes(
             parts.shapes, settings.base_format, settings.weight_width, settings.copies

@@ -40,6 +40,7 @@ RAM_PARTS = {
     "process": "the program itself",
     "loader": "data being read",
     "swapped_weights": "swapped blocks (pinned)",
+    "swapped_state": "their optimizer state (pinned)",
     "second_expert": "the expert that waits",
     "activations": "activations",
     "vae": "VAE, kept for samples",

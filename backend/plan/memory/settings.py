@@ -14,6 +14,7 @@ from backend.config.schema import with_values
 from backend.families.activations import VaeActivations
 from backend.families.table import family as family_named
 from backend.plan.memory.activations import Format, Way
+from backend.plan.memory.optimizer_bytes import streamed_bytes
 from backend.plan.memory.parts import Parts
 from backend.plan.memory.swap import device_bytes, swapped_blocks
 from backend.plan.memory.weight_bytes import COPYING, stored_as, total_bytes
@@ -65,6 +66,8 @@ class MemorySettings:
     """Weights that are multiplied in 8 bits have a transposed copy on the GPU, for the backward pass."""
     may_copy: bool = False
     """Left to itself, the run makes these copies where they fit."""
+    streamed_state: int = 0
+    """Bytes of optimizer state a trained weight that go to RAM with its block, where that is swapped."""
 
     @property
     def full(self) -> bool:
@@ -92,12 +95,18 @@ class MemorySettings:
         (picked,) = swapped_blocks({"block": total}, min(self.blocks_to_swap, total)).values()
         return [block_weights(parts, index, self) for index in picked]
 
+    def swapped_state(self, parts: Parts) -> list[int]:
+        """Bytes of the optimizer's state of each swapped block that is in RAM with it."""
+        if not self.streamed_state:
+            return []
+        return [self.streamed_state * size // self.denoiser_width for size in self.swapped(parts)]
+
 
 def block_weights(parts: Parts, index: int, settings: MemorySettings) -> int:
     """Bytes of the linear layers of a block, which are what is swapped."""
     block = parts.denoiser.blocks[index]
     shapes = {f"blocks.0.{path}.weight": (outer, inner) for path, (inner, outer) in block.linears.items()}
-    return total_bytes(shapes, settings.base_format, settings.weight_width, settings.copies)
+    return total_bytes(shapes, settings.base_format, settings.denoiser_width, settings.copies)
 
 
 def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
@@ -136,6 +145,7 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         fused=cfg.optimizer.fused_backward,
         copies=memory.base_compute != "bf16" and memory.base_products == "fast",
         may_copy=on_gpu and _may_copy(cfg),
+        streamed_state=streamed_bytes(cfg.optimizer.optimizer, cfg.optimizer.optimizer_args) if full else 0,
     )
 
 
