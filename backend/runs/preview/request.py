@@ -72,11 +72,17 @@ class PreviewRequest:
     """Rows are added as `run` saves checkpoints, until it ends."""
 
     def cells(self) -> list[Cell]:
-        """The pictures in the order in which they are drawn: a row's prompts one after the other."""
+        """The pictures and clips in the order in which they are drawn: a row's prompts one after the other."""
+        facts = family(self.config.model.family)
+        video, geometry = facts.video, facts.default_geometry
+        endings = [
+            "png" if video is None or video.sample_frames(prompt.frames, geometry) == 1 else "mp4"
+            for prompt in self.prompts
+        ]
         return [
-            Cell(row=row, column=column, file=f"{row + 1:02d}-{column + 1:02d}.png")
+            Cell(row=row, column=column, file=f"{row + 1:02d}-{column + 1:02d}.{ending}")
             for row in range(len(self.rows))
-            for column in range(len(self.prompts))
+            for column, ending in enumerate(endings)
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -210,17 +216,17 @@ def _usable(loaded: Loaded) -> Config:
     """The settings that were read. Refused with all errors where there are some, and for what can't be drawn."""
     if loaded.config is None or errors(loaded.problems):
         raise Refused.of(errors(loaded.problems))
-    refuse_other_than_prompts(family(loaded.config.model.family))
     return loaded.config
 
 
-def refuse_other_than_prompts(facts: FamilyFacts) -> None:
-    """Refused for families whose pictures need more than a prompt."""
-    if facts.video is not None:
-        raise Refused(f"the preview draws pictures, and {facts.title} clips", "Draw them as samples of a run.")
-    if facts.controls is not None and facts.controls.needed:
-        text = f"{facts.title} draws from a control image, which the preview does not take yet"
-        raise Refused(text, "Draw it as a sample of the run.", "model.family")
+def check_controls(prompt: SamplePrompt, facts: FamilyFacts) -> None:
+    """Refused where the prompt has control images that the family can't use, or lacks the one that it needs."""
+    count, most = len(prompt.controls), facts.sample_controls
+    if count > most:
+        text = f"{facts.title} takes {f'at most {most}' if most else 'no'} control images, and {count} are given"
+        raise Refused(text, "Leave the others out.")
+    if not count and facts.needs_control(sample=True):
+        raise Refused(f"{facts.title} starts from a control image, and none is given", "Choose an image to start from.")
 
 
 def path_of(text: str) -> str:
