@@ -21,7 +21,7 @@ from backend.preview.loras import LoraChoice
 from backend.preview.pipeline import Choices, Pipeline
 from backend.preview.watch import Watch
 from backend.runs.folder import Run
-from backend.runs.preview.request import Cell, PreviewRequest, Row
+from backend.runs.preview.request import Cell, PreviewRequest, Row, checkpoints_of
 from backend.training.expected_memory import ExpectedMemory, gpu_of
 from backend.training.sampling import write_sample
 
@@ -223,5 +223,5 @@ def _newest_of_run(request: PreviewRequest) -> list[Choices]:
 
     Of its own saves: the run may write its best file anew at this moment.
     """
-    files = [] if request.run is None else [each for each in Run(request.run).checkpoints() if each.role is None]
+    files = [] if request.run is None else [each for each in checkpoints_of(Run(request.run)) if each.role is None]
     return [(LoraChoice(path=each.path),) for each in files[-1:]]

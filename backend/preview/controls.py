@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,9 @@ class ControlEncoder:
     transparency: str
     device: torch.device
     tiled: bool
+    """Images are encoded in tiles."""
+    may_tile: bool
+    """Whether tiles may be used too once the GPU is full."""
     denoiser: Callable[[], nn.Module | None]
     """What may leave the GPU while images are encoded, once it is loaded."""
     _rows: dict[Cut, dict[str, Tensor]] = field(default_factory=dict)
@@ -51,12 +55,13 @@ class ControlEncoder:
             self._encode(missing)
             return
         except RuntimeError as error:
-            denoiser = self.denoiser()
-            if denoiser is None or self.device.type == "cpu" or not is_out_of_vram(error):
+            if self.device.type == "cpu" or not is_out_of_vram(error):
                 raise
         # outside of the except: an exception that is being handled keeps what failed in memory
         torch.cuda.empty_cache()
-        with offloaded(denoiser, self.device):
+        self.tiled = self.tiled or self.may_tile
+        denoiser = self.denoiser()
+        with nullcontext() if denoiser is None else offloaded(denoiser, self.device):
             self._encode(missing)
 
     def conditioning(self, prompt: SamplePrompt) -> dict[str, Tensor]:

@@ -257,6 +257,7 @@ def _control_encoder(base: PreviewBase, holder: Sequence[nn.Module]) -> ControlE
         transparency=base.cfg.dataset.transparency,
         device=base.device,
         tiled=base.cfg.memory.vae_tiling == "on",
+        may_tile=base.cfg.memory.vae_tiling != "off",
         denoiser=lambda: holder[0] if holder else None,
     )
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from backend.base.errors import Refused
 from backend.base.problems import errors
+from backend.config.experts import expert_file
 from backend.config.load import Loaded, load, loads
 from backend.config.schema import Config, SamplePrompt, with_values
+from backend.config.sections.sampling import CONTROL_IMAGES
 from backend.config.toml_io import dumps
 from backend.families.spec import FamilyFacts
 from backend.families.table import family
@@ -146,6 +148,14 @@ def settings_of_form(cfg: Config, changes: Mapping[str, str]) -> Config:
     return _usable(loads(dumps(cfg, whole=True), {**_UNLIKE_TRAINING, **changes}))
 
 
+def checkpoints_of(run: Run) -> list[Checkpoint]:
+    """The LoRA files of a run that are rows of a preview; a pair for two experts is one, that for high noise."""
+    files = run.checkpoints()
+    there = {each.path for each in files}
+    pairs = {path for each in there if (path := expert_file(each, "high")) != each and path in there}
+    return [each for each in files if each.path in pairs or expert_file(each.path, "high") not in pairs]
+
+
 def row_of_checkpoint(run: Run, checkpoint: Checkpoint, strength: float = 1.0) -> Row:
     """The row of one LoRA file of a run."""
     name = checkpoint.path.stem if checkpoint.step is None else f"step {checkpoint.step}"
@@ -159,7 +169,7 @@ def row_of_checkpoint(run: Run, checkpoint: Checkpoint, strength: float = 1.0) -
 
 def find_checkpoint(run: Run, wanted: str | None) -> Checkpoint:
     """A run's LoRA file by step or file name; the newest for None. Refused, with those that are there, for another."""
-    files = run.checkpoints()
+    files = checkpoints_of(run)
     if not files:
         raise Refused(f"the run {run.name} has no LoRA file yet", "Wait until it saves one, or ask it to save now.")
     if wanted is None:
@@ -182,7 +192,7 @@ def with_new_rows(request: PreviewRequest, whole: bool) -> PreviewRequest:
     known = {use.path for row in request.rows for use in row.loras}
     files = [
         each
-        for each in run.checkpoints()
+        for each in checkpoints_of(run)
         if str(each.path) not in known and (whole or (each.step is not None and each.role is None))
     ]
     rows = [row_of_checkpoint(run, each, follow.strength) for each in files]
@@ -217,6 +227,15 @@ def _usable(loaded: Loaded) -> Config:
     if loaded.config is None or errors(loaded.problems):
         raise Refused.of(errors(loaded.problems))
     return loaded.config
+
+
+def control_images(paths: Sequence[str]) -> dict[str, str | None]:
+    """Settings of a prompt that starts from these images, in their order. Refused for more than a prompt can have."""
+    if len(paths) > len(CONTROL_IMAGES):
+        text = f"{len(paths)} control images are given, and a prompt takes {len(CONTROL_IMAGES)} at most"
+        raise Refused(text, "Leave the others out.")
+    missing = [None] * (len(CONTROL_IMAGES) - len(paths))
+    return dict(zip(CONTROL_IMAGES, [*map(path_of, paths), *missing], strict=True))
 
 
 def check_controls(prompt: SamplePrompt, facts: FamilyFacts) -> None:
