@@ -11,10 +11,11 @@ from torch import nn
 
 from backend.base.errors import Refused
 from backend.base.problems import errors
+from backend.config.experts import sides_of
 from backend.config.schema import Config
 from backend.dataset.references import References
 from backend.families.files.base_model import BaseModelFiles
-from backend.families.spec import FamilyFacts, Geometry, VideoRule
+from backend.families.spec import FamilyFacts, Geometry, Side, VideoRule
 from backend.families.table import family as load_facts
 from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
 from backend.memory import quantization_support
@@ -161,16 +162,23 @@ class PreviewBase:
         return LoadOptions(self.dtype, self.device, self.cfg.model.variant)
 
     def load_denoiser(self) -> nn.Module:
-        """The denoiser, quantised as the memory settings say."""
+        """The denoiser, quantised as the memory settings say; of two experts the one that draws first."""
+        sides = sides_of(self.cfg)
+        return self.load_expert(sides[0] if sides else None)
+
+    def load_expert(self, side: Side | None, host: torch.device | None = None) -> nn.Module:
+        """An expert, or the only denoiser. host: where all of it stays, in place of the device."""
         memory = self.cfg.memory
         loading = replace(
             self._loading,
             quantize=stored_as(memory.base_quantization, memory.base_compute),
             compute=memory.base_compute,
-            host=self.is_swapped if self.swapped else None,
+            host=(lambda path: True) if host is not None else self.is_swapped if self.swapped else None,
             merge=self.merged and self.merged.merged,
         )
-        return self.code.load_denoiser(self.files, loading)
+        # under the name of the first, by which LoRA files are merged into it
+        part = replace(self.facts.expert_part(self.files, side), name=self.facts.denoiser.name)
+        return self.code.load_denoiser(self.files, loading, part)
 
     def load_text(self) -> Any:
         """The text encoders, on the device."""

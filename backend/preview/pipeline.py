@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from backend.compile.telemetry import CompileStats
+from backend.config.experts import SIDES
 from backend.config.schema import Config, SamplePrompt
 from backend.dataset.controls import sample_sizes
 from backend.latents.cache import Words
@@ -26,6 +27,7 @@ from backend.plan.mode_plan import fitting_frames, fitting_size, prompt_tokens
 from backend.preview.base import PreviewBase
 from backend.preview.compiling import Compiled, compile_denoiser
 from backend.preview.controls import ControlEncoder
+from backend.preview.experts import ExpertPair, by_expert, load_pair, of_side
 from backend.preview.loras import LoraChoice, LoraShelf, Room
 from backend.preview.prompts import PromptEncoder, choice_key, used_of
 from backend.preview.slot import LoraSlot
@@ -60,6 +62,8 @@ class Pipeline:
     shelf: LoraShelf
     denoiser: nn.Module
     slot: LoraSlot
+    experts: ExpertPair | None
+    """Both experts of a model of two, where both draw."""
     text_room: Room
     prompts: PromptEncoder
     controls: ControlEncoder
@@ -98,8 +102,8 @@ class Pipeline:
             watch.note(without_effect)
         check(base.device)
         shelf = LoraShelf(names=base.names, is_text=base.is_text)
-        rooms = {text: shelf.room_of_all([*sets, *others], text) for text in (False, True)}
-        _say(shelf, sets, watch)
+        rooms = {text: shelf.room_of_all(by_expert(base, [*sets, *others]), text) for text in (False, True)}
+        _say(shelf, by_expert(base, sets), watch)
         holder: list[nn.Module] = []
         controls = _control_encoder(base, holder)
         watch.phase("controls")
@@ -113,8 +117,8 @@ class Pipeline:
             denoiser = base.load_denoiser()
             holder.append(denoiser)
             slot = _slot(base, denoiser, rooms[False])
-            if base.swapped:
-                _swap(base, denoiser, stack)
+            swap = _swap(base, denoiser, stack) if base.swapped else None
+            experts = load_pair(base, denoiser, slot, swap, stack)
             shapes = base.shapes()
             compiled = compile_denoiser(base, denoiser, shapes, stack)
             kept = stack.pop_all()
@@ -123,6 +127,7 @@ class Pipeline:
             shelf=shelf,
             denoiser=denoiser,
             slot=slot,
+            experts=experts,
             text_room=rooms[True],
             prompts=encoder,
             controls=controls,
@@ -138,6 +143,7 @@ class Pipeline:
 
     def fits(self, sets: Sequence[Choices]) -> bool:
         """Whether all of these LoRAs have room, so that nothing is loaded or compiled again for them."""
+        sets = by_expert(self.base, sets)
         needed = self.shelf.room_of_all(sets, False), self.shelf.room_of_all(sets, True)
         return self.slot.room.holds(needed[0]) and self.text_room.holds(needed[1])
 
@@ -180,7 +186,10 @@ class Pipeline:
         wanted = tuple(map(choice_key, choices))
         if wanted != self._held:
             self._held = None
-            self.slot.hold(used_of(self.shelf, choices))
+            if self.experts is None:
+                self.slot.hold(used_of(self.shelf, choices))
+            else:
+                self.experts.hold({side: used_of(self.shelf, of_side(choices, side)) for side in SIDES})
             self._held = wanted
 
     def leave(self) -> None:
@@ -212,6 +221,8 @@ class Pipeline:
     def _predict(
         self, noisy: list[Tensor], level: Tensor, text: list[dict[str, Tensor]], guidance: float
     ) -> list[Tensor]:
+        if self.experts is not None:
+            self.experts.take(float(level))
         with self.base.autocast():
             return self.base.code.predict(self.denoiser, noisy, level, text, guidance, self.shapes)
 
@@ -326,7 +337,7 @@ def _say(shelf: LoraShelf, sets: Sequence[Choices], watch: Watch) -> None:
             watch.note(f"{path.name} is {needs.merged}: it is merged into the layers that it changes.")
 
 
-def _swap(base: PreviewBase, denoiser: nn.Module, stack: ExitStack) -> None:
+def _swap(base: PreviewBase, denoiser: nn.Module, stack: ExitStack) -> BlockSwap:
     memory = base.cfg.memory
     swap = BlockSwap(
         denoiser,
@@ -339,6 +350,7 @@ def _swap(base: PreviewBase, denoiser: nn.Module, stack: ExitStack) -> None:
     stack.callback(swap.close)
     for line in swap.facts.lines():
         log.info(line)
+    return swap
 
 
 def _decoder(base: PreviewBase, denoiser: nn.Module) -> SampleDecoder:

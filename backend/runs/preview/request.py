@@ -18,6 +18,7 @@ from backend.config.load import Loaded, load, loads
 from backend.config.schema import Config, SamplePrompt, with_values
 from backend.config.sections.sampling import CONTROL_IMAGES
 from backend.config.toml_io import dumps
+from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.families.table import family
 from backend.runs.folder import Checkpoint, Run
@@ -126,7 +127,8 @@ class PreviewRequest:
 
 def settings_of_base(base: str, family_name: str, changes: Mapping[str, str]) -> Config:
     """Settings of a preview of a base model. changes: further settings by name. Refused with all problems."""
-    return _usable(loads("", {"model.base_model": base, "model.family": family_name, **changes}))
+    cfg = _usable(loads("", {"model.base_model": base, "model.family": family_name, **changes}))
+    return _with_both_experts(cfg)
 
 
 def settings_of_run(run: Run, changes: Mapping[str, str]) -> Config:
@@ -145,7 +147,16 @@ def settings_of_form(cfg: Config, changes: Mapping[str, str]) -> Config:
     if cfg.training.kind == "full":
         # quantization and swap are refused there, and a preview trains nothing
         cfg = with_values(cfg, {"training.kind": "lora", "optimizer.fused_backward": False})
-    return _usable(loads(dumps(cfg, whole=True), {**_UNLIKE_TRAINING, **changes}))
+    return _with_both_experts(_usable(loads(dumps(cfg, whole=True), {**_UNLIKE_TRAINING, **changes})))
+
+
+def _with_both_experts(cfg: Config) -> Config:
+    """The settings, with both experts where the base model has two and none is chosen: clips need both."""
+    facts = family(cfg.model.family)
+    if facts.experts is None or cfg.timesteps.train_experts != "auto":
+        return cfg
+    second = BaseModelFiles.of(cfg.model).place(facts.part(facts.experts.part))
+    return cfg if second is None else with_values(cfg, {"timesteps.train_experts": "both"})
 
 
 def checkpoints_of(run: Run) -> list[Checkpoint]:
