@@ -12,6 +12,7 @@ from backend.compile.telemetry import CompileStats, Telemetry
 from backend.memory.block_swap import BlockSwap
 from backend.memory.checkpointing import apply as checkpoint
 from backend.memory.checkpointing import set_activation_budget
+from backend.memory.exclusive_device import offloaded
 from backend.models.family_classes import load_family
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser
@@ -63,10 +64,14 @@ class Training:
         mode: str = "static",
         poison: bool = True,
         compiled: Sequence[str] = ("double", "single"),
+        turns: bool = False,
     ) -> None:
-        """compiled: the block classes that `backend` compiles; the others stay eager."""
+        """compiled: the block classes that `backend` compiles; the others stay eager.
+
+        turns: the frozen weights leave the device after each step, as for a sample that is decoded (offload by turns).
+        """
         torch._dynamo.reset()
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype, self.turns = torch.device(device), dtype, turns
         self.model = model or denoiser_with_lora(double=DOUBLE, single=SINGLE)
         for parameter in self.model.parameters():
             if not parameter.requires_grad and parameter.dtype == torch.float32:
@@ -111,6 +116,9 @@ class Training:
                 number += 1
             self.optimizer.step()
             self.optimizer.zero_grad()
+            if self.turns:
+                with offloaded(self.model, self.device):
+                    assert not any(p.untyped_storage().nbytes() for p in self.model.proj_out.parameters())
             if step % validate_every == validate_every - 1:
                 losses.append(torch.tensor(self.validate()))
         self.stats = telemetry.poll()
