@@ -12,12 +12,15 @@ from pydantic import BaseModel, Field
 from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.config.schema import Config, SamplePrompt
+from backend.families.table import family
 from backend.runs.preview.request import (
     Follow,
     LoraUse,
     PreviewRequest,
     Row,
     changed_prompts,
+    check_controls,
+    control_images,
     find_checkpoint,
     path_of,
     row_of_checkpoint,
@@ -49,6 +52,10 @@ class Drawing(BaseModel):
     steps: int = 28
     guidance_scale: float = 3.5
     true_cfg_scale: float = 1.0
+    frames: int | None = None
+    """Of a clip; None for the family's usual length."""
+    controls: list[Annotated[str, Field(max_length=4096)]] = []
+    """Paths of images to start from."""
     follow: bool = False
     """All checkpoints of the run, and each that it saves from now on."""
     changes: dict[Short, Short] = {}
@@ -63,11 +70,15 @@ def _changes(drawing: Drawing) -> dict[str, str]:
     return {f"memory.{name}": value for name, value in drawing.changes.items()}
 
 
+def _unquoted(path: str) -> str:
+    """A path, which comes in quotes when it was copied from a file manager."""
+    return path.strip().strip("\"'").strip()
+
+
 def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Drawing) -> PreviewRequest:
     """The request of what a person asked for. Refused or RunError where it can't be drawn."""
     extra = ()
-    # a path that was copied from a file manager comes in quotes
-    lora = drawing.lora.strip().strip("\"'").strip()
+    lora = _unquoted(drawing.lora)
     if lora:
         extra = (LoraUse(path=path_of(str(resolve(lora))), strength=drawing.strength),)
     folder = None
@@ -93,7 +104,14 @@ def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Draw
         raise Refused("there is no prompt to draw", "Write one, each on a line of its own.")
     names = ("negative_prompt", "seed", "width", "height", "steps", "guidance_scale", "true_cfg_scale")
     values = {name: getattr(drawing, name) for name in names}
+    facts = family(cfg.model.family)
+    values["frames"] = drawing.frames if facts.video is not None else None
+    # what the form still holds of a family before is not asked of one that takes none
+    paths = [_unquoted(path) for path in drawing.controls[: facts.sample_controls]]
+    values |= control_images([str(resolve(path)) for path in paths if path])
     prompts = changed_prompts([SamplePrompt(prompt=words) for words in texts], values)
+    for prompt in prompts:
+        check_controls(prompt, facts)
     request = PreviewRequest(config=cfg, rows=() if drawing.follow else tuple(rows), prompts=prompts, run=folder)
     if drawing.follow:
         watched = replace(request, follow=Follow(strength=drawing.strength, extra=extra))

@@ -4,6 +4,7 @@ import { el, fill, setText, whenPresent } from "./dom.js";
 import { formatMemory } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { pathInput } from "./path_input.js";
+import { PreviewControls } from "./preview_controls.js";
 import { PreviewMemory } from "./preview_memory.js";
 import { PreviewResult } from "./preview_result.js";
 import { on } from "./state.js";
@@ -14,6 +15,7 @@ import { showError } from "./toasts.js";
 const FORM_BASE = "";
 const BUSY = new Set(["waiting", "drawing"]);
 const PHASES = {
+  controls: "Encoding the control images",
   text: "Encoding the prompts",
   load: "Loading the model",
   sample: "Sampling",
@@ -33,6 +35,8 @@ const NUMBERS = {
 let ui = null;
 /** @type {PreviewSource[]} */
 let sources = [];
+// What the form's base model takes besides a prompt.
+let formTakes = {};
 // Whether a person wrote prompts, or chose where base model and settings come from.
 let touched = false;
 let picked = false;
@@ -65,6 +69,7 @@ const build = (root) => {
   const notes = el("ul", { class: "plain-list", id: "preview-notes", hidden: true });
   const result = el("div", { class: "preview-result" });
   const memory = new PreviewMemory(asked);
+  const controls = new PreviewControls(() => memory.later());
   const form = el(
     "div",
     { class: "preview-form", oninput: () => memory.later(), onchange: () => memory.later() },
@@ -75,6 +80,7 @@ const build = (root) => {
     labelled("LoRA strength", strength),
     labelled("Prompts, one a line", prompts),
     labelled("Negative prompt (needs True CFG above 1)", negative),
+    controls.node,
     el(
       "div",
       { class: "preview-numbers" },
@@ -85,7 +91,7 @@ const build = (root) => {
   );
   fill(root, el("div", { class: "preview" }, form, el("div", { class: "preview-result" }, status, notes, result)));
   pathInput(lora);
-  const parts = { memory, source, follow, files, lora, strength, prompts, negative, numbers, status, notes };
+  const parts = { memory, controls, source, follow, files, lora, strength, prompts, negative, numbers, status, notes };
   ui = { ...parts, drawButton, cancelButton, endButton, result: new PreviewResult(result) };
 };
 
@@ -102,7 +108,10 @@ const loadSources = async () => {
   if (!ui || currentTab() !== "Preview") return;
   try {
     const answer = await getJson("/preview/sources");
-    if (JSON.stringify(answer.runs) === JSON.stringify(sources) && ui.source.options.length) return;
+    const takes = { controls: answer.controls, clips: answer.clips };
+    const same = JSON.stringify([answer.runs, takes]) === JSON.stringify([sources, formTakes]);
+    if (same && ui.source.options.length) return;
+    formTakes = takes;
     const before = ui.source.value;
     const first = !picked && (!ui.source.options.length || before === FORM_BASE);
     sources = answer.runs;
@@ -126,11 +135,12 @@ const chooseSource = (fresh) => {
   fill(
     ui.files,
     (run?.files || []).map((file) => {
-      const option = el("option", { value: file.name }, file.step === null ? file.name : `step ${file.step}`);
+      const option = el("option", { value: file.name }, file.title);
       option.selected = fresh || !selected.size ? file.name === newest : selected.has(file.name);
       return option;
     }),
   );
+  ui.controls.show(run || formTakes);
   ui.files.disabled = !run;
   ui.follow.disabled = !run?.live;
   ui.follow.checked &&= Boolean(run?.live);
@@ -138,6 +148,7 @@ const chooseSource = (fresh) => {
   if (!fresh || touched || !run?.prompts.length) return;
   ui.prompts.value = run.prompts.map((prompt) => prompt.prompt.replaceAll("\n", " ")).join("\n");
   ui.negative.value = run.prompts[0].negative_prompt;
+  ui.controls.use(run.prompts[0]);
   for (const name of Object.keys(NUMBERS)) ui.numbers[name].value = String(run.prompts[0][name]);
 };
 
@@ -151,6 +162,7 @@ const asked = () => ({
   prompts: ui.prompts.value.split("\n"),
   negative_prompt: ui.negative.value,
   changes: ui.memory.changes,
+  ...ui.controls.asked,
   ...Object.fromEntries(Object.entries(ui.numbers).map(([name, node]) => [name, Number(node.value)])),
 });
 

@@ -38,7 +38,17 @@ if TYPE_CHECKING:
     from backend.config.schema import Config
     from backend.plan.plan import Plan
 
-__all__ = ["LatentCache", "TextCache", "build_latents", "build_text", "pixels_of", "wanted_latents", "wanted_text"]
+__all__ = [
+    "LatentCache",
+    "TextCache",
+    "build_latents",
+    "build_text",
+    "encode_picture",
+    "encode_words",
+    "pixels_of",
+    "wanted_latents",
+    "wanted_text",
+]
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +193,7 @@ def build_text(
         if progress is not None:
             progress(done, len(missing))
         words = by_file[path]
-        encoded = _encode_words(encoders, words, cache.transparency)
+        encoded = encode_words(encoders, words, cache.transparency)
         bad = [name for name, tensor in encoded.items() if not torch.isfinite(tensor).all()]
         if bad:
             text = f"The text encoders give no finite values ({', '.join(bad)}) for the caption {words.caption[:60]!r}"
@@ -197,7 +207,8 @@ def build_text(
     return len(missing)
 
 
-def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparency: str) -> dict[str, Tensor]:
+def encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparency: str) -> dict[str, Tensor]:
+    """What the text encoders make of one caption. Refused where a picture that is read with it can't be read."""
     if not words.controls:
         return encoders.encode([words.caption], words.length)[0]
     pictures = []
@@ -208,6 +219,21 @@ def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparenc
             text = f"{item.path} {error}"
             raise Refused(text, "Start the run again: the folder is then scanned again.", "dataset.folders") from error
     return encoders.encode_with_pictures(words.caption, pictures, words.length)
+
+
+def encode_picture(vae: Vae, item: Item, fit: Fit, transparency: str) -> dict[str, Tensor]:
+    """What the denoiser reads of one picture or clip, as `build_latents` keeps it.
+
+    Refused where it can't be read, or the VAE gives no finite values for it.
+    """
+    try:
+        row, _ = _encode(vae, _bytes_of(item, fit, transparency))
+    except ValueError as error:
+        raise Refused(f"{item.path} {error}", "Choose another image.") from error
+    if row is None:
+        text = f"the VAE gives no finite values for {item.path}, not even in float32"
+        raise Refused(text, "Choose another image, or another VAE.")
+    return row
 
 
 def pixels_of(item: Item, fit: Fit, transparency: str) -> Tensor:

@@ -21,22 +21,27 @@ def model(kind: str, compute: str) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("kind", "compute", "count", "checkpointing", "compiled"),
+    ("kind", "compute", "count", "checkpointing", "compiled", "turns"),
     [
-        ("fp8", "bf16", 4, "block", ["single"]),
-        ("int8", "int8", 4, "off", ["double"]),
-        ("nf4", "bf16", 4, "auto", ["double", "single"]),
-        ("int8", "int8", 0, "auto", ["single"]),
+        ("fp8", "bf16", 4, "block", ["single"], True),
+        ("int8", "int8", 4, "off", ["double"], False),
+        ("nf4", "bf16", 4, "auto", ["double", "single"], False),
+        ("int8", "int8", 0, "auto", ["single"], True),
     ],
 )
 def test_no_break_and_no_recompile(
-    kind: str, compute: str, count: int, checkpointing: str, compiled: list[str]
+    kind: str, compute: str, count: int, checkpointing: str, compiled: list[str], turns: bool
 ) -> None:
-    """One case compiles both block classes; the others leave one eager, which halves what is traced."""
+    """One case compiles both block classes; the others leave one eager, which halves what is traced.
+
+    turns: offload by turns, with blocks swapped and without: the frozen weights are away between two steps.
+    """
     eager = Training(0, model=model(kind, compute), kind=checkpointing).run(5, validate_every=4)
     # the partitioner that inductor has, which recomputes within the graphs
     backend = "aot_eager_decomp_partition" if checkpointing == "auto" else "aot_eager"
-    training = Training(count, model=model(kind, compute), kind=checkpointing, backend=backend, compiled=compiled)
+    training = Training(
+        count, model=model(kind, compute), kind=checkpointing, backend=backend, compiled=compiled, turns=turns
+    )
     blocks = [block for name in compiled for block in training.lists[name]]
     assert all(block.forward.recomputes == (checkpointing == "auto") for block in blocks)
     assert training.run(5, validate_every=4) == pytest.approx(eager, rel=1e-5)
