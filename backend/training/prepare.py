@@ -31,6 +31,7 @@ from backend.runs.state_folder import newest_whole_state, stand_on
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training import oom
 from backend.training.assembly import assemble
+from backend.training.attention_choice import choose_attention
 from backend.training.checkpoint import Fingerprint, load_state
 from backend.training.compile_progress import CompileProgress
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
@@ -74,9 +75,9 @@ def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resu
     warn = partial(_warn, events)
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step, tell=warn))
     counter = PositionCounter(position=position, batches_per_epoch=inputs.plan.steps.batches_per_epoch)
-    shapes = ShapeRuntime.from_plan(
-        cfg, inputs.plan, inputs.device, compute_dtype(cfg.training, inputs.device, inputs.denoiser_loading.dtype)
-    )
+    computed = compute_dtype(cfg.training, inputs.device, inputs.denoiser_loading.dtype)
+    route = choose_attention(context, inputs, trainable.denoiser, computed, cache, state is not None)
+    shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, computed, route)
     monitor = _compile(context, inputs, trainable, shapes, counter, cache)
     forward = Forward(
         accelerator=accelerator,
