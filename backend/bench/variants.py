@@ -54,6 +54,20 @@ VARIANTS: dict[str, Variant] = {
         Variant("dynamic", "dynamic", about="per block, token axes marked dynamic"),
         *(_static(route) for route in ROUTES),
         Variant(
+            "static:auto",
+            "static",
+            "auto",
+            dynamic="false",
+            about="static tokens, exact, the attention that a probe measures fastest, as runs choose it",
+        ),
+        Variant(
+            "static:noextras",
+            "static",
+            "noextras",
+            dynamic="false",
+            about="the same among PyTorch's own kernels alone",
+        ),
+        Variant(
             "exact", "exact_buckets", dynamic="false", about="buckets of one or two exact token counts, no padding"
         ),
         Variant(
@@ -94,7 +108,7 @@ class Spec:
     """One measurement, as the worker process gets it. Everything made with `option` is also a flag and a column.
 
     layers: empty for the size's own. checkpointing_kind: of `backend.memory.checkpointing`, empty for block.
-    gated: the process waits for its turn before its timed steps, beside others.
+    gated: the process waits for its turn before its timed steps, beside others. profile: some more steps are profiled.
     """
 
     variant: str
@@ -136,6 +150,7 @@ class Spec:
     cuda_graphs: bool = option(False, "CUDA graphs of whole training passes", "CUDA graphs")
     cache_dir: str = ""
     gated: bool = False
+    profile: bool = False
     images: int = 34
     validate: bool = False
     extra: dict[str, Any] = field(default_factory=dict)

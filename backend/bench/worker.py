@@ -35,6 +35,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     with imports_without_gc():
         import torch
 
+        from backend.bench.profile import compile_parts, written
         from backend.bench.work import DTYPES, Stream, build, swap_of
         from backend.compile.cuda_graphs.recording import record
         from backend.compile.device_syncs import counted_syncs
@@ -44,7 +45,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     kind = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # First of all: a mode or route that can't be had here needs no model to say so.
-    shapes = shapes_of(spec, kind, device)
+    shapes, attention = shapes_of(spec, kind, device, folder)
     model, lora = build(spec, device)
     swap = swap_of(spec, model, device)
     stream = Stream(spec, device, kind.mode == "exact_buckets")
@@ -69,7 +70,8 @@ def measure(spec: Spec) -> dict[str, Any]:
         **_counted(stats, planned, graphs_warm + (planned or 0) - (planned_warm or 0)),
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
-        "route": f"{shapes.route.name}: {shapes.route.detail}" if kind.mode != "off" else "sdpa: plain",
+        "compile_parts": written(compile_parts()),
+        "route": f"{shapes.route.name}: {shapes.route.detail}{attention}" if kind.mode != "off" else "sdpa: plain",
         "failed_blocks": len(report.failed) if report else 0,
         "notes": _notes(report, telemetry, planned, meter.recorder),
         "losses": losses,
@@ -77,12 +79,23 @@ def measure(spec: Spec) -> dict[str, Any]:
     }
     if spec.gated:
         row |= dict.fromkeys(_OF_A_PROCESS_ALONE)
+    if spec.profile:
+        row["profile_ms"] = _profile(spec, stream, step, device.type == "cuda", len(times), row["s_per_step"])
     with counted_syncs(device) as syncs:
         step(stream.batch(len(times)))
     row["syncs"] = syncs.count
     if spec.validate:
         row["validation_loss"] = _validate(stream, step.forward)
     return row
+
+
+def _profile(spec: Spec, stream: Any, step: Step, cuda: bool, begin: int, seconds: float) -> str:
+    """Milliseconds of a step of `seconds` by groups of kernels, from some steps from number `begin` on."""
+    from backend.bench import profile
+
+    batches = [stream.batch(begin + number) for number in range(profile.STEPS)]
+    milliseconds = profile.profiled(step, batches, spec.rank, cuda)
+    return profile.written(profile.with_idle(milliseconds, 1000 * seconds))
 
 
 def _counted(stats: CompileStats, planned: int | None, expected: int) -> dict[str, float | int | None]:
