@@ -16,7 +16,7 @@ from backend.compile import cache_key as cache_key
 from backend.compile.block_selection import BlockChoice
 from backend.compile.compile_report import CompileReport
 from backend.compile.cuda_graphs import capture
-from backend.compile.cuda_graphs.graph_trial import Trial
+from backend.compile.cuda_graphs.graph_trial import SPARE, Trial
 from backend.compile.cuda_graphs.recording import Recorder, record
 from backend.compile.model_compiler import compile_model
 from backend.compile.recompile_reasons import InForce
@@ -113,9 +113,11 @@ def record_passes(inputs: Inputs, trainable: Trainable, events: EventWriter) -> 
         events.write(CudaGraphsEvent(state="left out", reason=why))
         log.info("CUDA graphs: %s", why)
         return None
-    return record(
-        trainable.denoiser, partial(_write_recording, events, recording), Trial() if recording == "auto" else None
-    )
+    trial = None
+    if recording == "auto":
+        facts = inputs.family.memory
+        trial = Trial(0 if facts is not None and facts.launch_bound else SPARE)
+    return record(trainable.denoiser, partial(_write_recording, events, recording), trial)
 
 
 def _no_device(cfg: Config, device: str) -> dict[str, str]:
@@ -139,4 +141,6 @@ def _write_recording(events: EventWriter, recording: str, recorder: Recorder) ->
     elif recorder.recordings:
         shapes, seconds = len(recorder.recordings), round(recorder.seconds, 3)
         facts = {"shapes": shapes, "seconds": seconds, "kept": recorder.kept, "reason": recorder.full}
+        times = {"plain_ms": 1000 * recorder.plain_seconds, "replay_ms": 1000 * recorder.replay_seconds}
+        facts |= {name: round(each, 3) for name, each in times.items()}
         events.write(CudaGraphsEvent(state="recorded", **facts))
