@@ -110,6 +110,8 @@ def _compile(
     telemetry, report = compile_blocks(inputs, trainable, shapes, cache, context.stack)
     recorder = record_passes(inputs, trainable, context.events)
     if telemetry is not None:
+        if recorder is not None:
+            recorder.compiled_seconds = lambda: telemetry.stats.seconds
         context.stack.enter_context(CompileProgress(telemetry=telemetry, events=context.events))
     return Monitor(
         events=context.events,

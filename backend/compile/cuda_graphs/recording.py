@@ -69,7 +69,7 @@ class Recorder:
     failed: why nothing is recorded any more, nor replayed. full: why further shapes are not recorded. seconds: spent
     recording. kept: bytes of the GPU that only recordings use. made: gradients of `trained`, where the backward pass
     of every recording writes them. plain_seconds, replay_seconds: of a forward and backward pass of the shape that was
-    recorded first.
+    recorded first. compiled_seconds: gives the seconds of all compiles so far, which `seconds` leaves out.
     """
 
     def __init__(self, module: nn.Module, tell: Tell, trial: Trial | None = None) -> None:
@@ -83,6 +83,7 @@ class Recorder:
         self.kept = 0
         self.made: list[Tensor] = []
         self.plain_seconds = self.replay_seconds = 0.0
+        self.compiled_seconds: Callable[[], float] = float
         self._held = [*module.parameters(), *module.buffers()]
         self._gradients: list[Tensor] = []
         self._seen: set[Hashable] = set()
@@ -128,13 +129,13 @@ class Recorder:
 
     def _try(self, trial: Trial, is_new: bool, function: Callable[..., Any], *inputs: Any, **named: Any) -> None:
         """Time forward passes and drop what they gave; what they draw, the pass itself draws again."""
-        started, state = time.perf_counter(), capture.random_state()
+        started, state = self._clock(), capture.random_state()
         if is_new:
             self._plain(function, *inputs, **named)  # it compiles
         while not trial.decided:
             self._plain(trial, function, *inputs, **named)
         capture.set_random_state(state)
-        self.seconds += time.perf_counter() - started
+        self.seconds += self._clock() - started
         log.info("CUDA graphs: %s", trial.words)
         self.tell(self)
 
@@ -200,7 +201,7 @@ class Recorder:
         return not self.full
 
     def _record(self, key: Hashable, function: Callable[..., Any], leaves: Leaves, form: TreeSpec) -> None:
-        started, outside = time.perf_counter(), capture.outside_bytes()
+        started, outside = self._clock(), capture.outside_bytes()
         if self._pool is None:
             self._pool = capture.new_pool()
         if not self.made:
@@ -219,7 +220,7 @@ class Recorder:
             recording, why = None, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         # What this pass drops is what it would have dropped without a recording.
         capture.set_random_state(state)
-        self.seconds += time.perf_counter() - started
+        self.seconds += self._clock() - started
         if recording is None:
             self._give_up(why)
             return
@@ -234,6 +235,9 @@ class Recorder:
         self.kept = capture.pool_bytes(self._pool) + self._beside
         log.info("recorded CUDA graphs of shape %d", len(self.recordings))
         self.tell(self)
+
+    def _clock(self) -> float:
+        return time.perf_counter() - self.compiled_seconds()
 
     @property
     def _is_untimed(self) -> bool:
