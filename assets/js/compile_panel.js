@@ -248,14 +248,14 @@ const saved = ({ plain_ms: plain, replay_ms: replay }) =>
 
 // Which kernel computes attention, what others were measured at, and which package is installed but does not work.
 /**
- * @param {RunFacts["attention"]} chosen
+ * @param {RunFacts["attention"]} kernel
  */
-const attention = (chosen) => {
-  if (!chosen) return "";
-  const times = Object.entries(chosen.milliseconds || {})
+const attention = (kernel) => {
+  if (!kernel) return "";
+  const times = Object.entries(kernel.milliseconds || {})
     .sort(([, a], [, b]) => a - b)
     .map(([name, ms]) => `${name} ${formatNumber(ms, 3)} ms`);
-  const measured = times.length ? `, the fastest of those measured for ${chosen.form}: ${times.join(", ")}` : "";
-  const broken = Object.values(chosen.left_out || {}).filter((why) => /does not load|fails here/.test(why));
-  return ` Attention: ${chosen.route} (${chosen.detail})${measured}.${broken.map((why) => ` ${why}.`).join("")}`;
+  const measured = times.length ? `, the fastest of those measured for ${kernel.form}: ${times.join(", ")}` : "";
+  const broken = Object.values(kernel.left_out || {}).filter((why) => /does not load|fails here/.test(why));
+  return ` Attention: ${kernel.route} (${kernel.detail})${measured}.${broken.map((why) => ` ${why}.`).join("")}`;
 };

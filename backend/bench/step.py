@@ -70,7 +70,7 @@ def shapes_of(spec: Spec, kind: Variant, device: Any, folder: Path | None = None
     dtype, measured = DTYPES[size.dtype], ""
     if kind.route == "unmasked":
         route = _unmasked_route()
-    elif kind.route in ("auto", "noextras"):
+    elif kind.route in PROBED:
         route, measured = _fastest_route(spec, device, dtype, folder, kind.route == "noextras")
     else:
         route = attention_routes.choose_route(kind.route, device, dtype)
@@ -91,6 +91,8 @@ def shapes_of(spec: Spec, kind: Variant, device: Any, folder: Path | None = None
     return runtime, measured
 
 
+PROBED = ("auto", "noextras")
+"""Routes of variants that stand for the one that a probe finds."""
 _EXTRAS = ("flash2", "fa3", "fa4")
 
 

@@ -147,6 +147,7 @@ class Spec:
         "linear layers out {}",
         ("auto", "on", "off"),
     )
+    warm_up: bool = option(True, "ready the compiler while the model loads, as runs do", "no warm-up")
     cuda_graphs: bool = option(False, "CUDA graphs of whole training passes", "CUDA graphs")
     cache_dir: str = ""
     gated: bool = False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from backend.bench.clips import bucket_name
 from backend.bench.sizes import SIZES
-from backend.bench.step import Step, shapes_of
+from backend.bench.step import PROBED, Step, shapes_of
 from backend.bench.variants import Spec, Variant, variant
 from backend.compile import cache_key
 from backend.memory.allocators import imports_without_gc
@@ -44,9 +44,11 @@ def measure(spec: Spec) -> dict[str, Any]:
 
     kind = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    wait = _warmed_compiler(spec, kind, device.type)
     # First of all: a mode or route that can't be had here needs no model to say so.
     shapes, attention = shapes_of(spec, kind, device, folder)
     model, lora = build(spec, device)
+    wait()
     swap = swap_of(spec, model, device)
     stream = Stream(spec, device, kind.mode == "exact_buckets")
     optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
@@ -87,6 +89,18 @@ def measure(spec: Spec) -> dict[str, Any]:
     if spec.validate:
         row["validation_loss"] = _validate(stream, step.forward)
     return row
+
+
+def _warmed_compiler(spec: Spec, kind: Variant, device: str) -> Callable[[], None]:
+    """Ready the compiler as a run does; what waits for it, before anything is compiled."""
+    from backend.compile.warm_up import CompilerWarmUp
+
+    if kind.compile is None or spec.backend != "inductor" or not spec.warm_up:
+        return lambda: None
+    compiler = CompilerWarmUp(device).start()
+    if kind.route in PROBED:
+        compiler.wait()  # the probe compiles first of all
+    return compiler.wait
 
 
 def _profile(spec: Spec, stream: Any, step: Step, cuda: bool, begin: int, seconds: float) -> str:

@@ -21,11 +21,13 @@ from backend.compile.cuda_graphs.recording import Recorder, record
 from backend.compile.model_compiler import compile_model
 from backend.compile.recompile_reasons import InForce
 from backend.compile.telemetry import Telemetry
+from backend.compile.warm_up import CompilerWarmUp
 from backend.config.checkpointing import within_graphs
 from backend.config.graph_choice import RECORDING_MODES, recording_of
 from backend.config.schema import Config
 from backend.config.sections.compile import CompileSection
 from backend.memory import checkpointing
+from backend.memory.devices import pick_device
 from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CudaGraphsEvent, WarningEvent
@@ -48,6 +50,16 @@ def cache_folder(settings: CompileSection) -> Path | None:
             return None
         remedy = "Set it to a folder on this machine that you can write."
         raise Refused(text, remedy, "compile.compile_cache_dir") from error
+
+
+def warmed_compiler(cfg: Config) -> CompilerWarmUp | None:
+    """The compiler being readied beside the long work before the first step; None where inductor compiles nothing.
+
+    Called when the cache folder is set, which the compiler's processes inherit.
+    """
+    if not cfg.compile.compile or cfg.compile.compile_backend != "inductor":
+        return None
+    return CompilerWarmUp(pick_device().type).start()
 
 
 def compile_blocks(

@@ -34,7 +34,7 @@ from backend.training.assembly import assemble
 from backend.training.attention_choice import choose_attention
 from backend.training.checkpoint import Fingerprint, load_state
 from backend.training.compile_progress import CompileProgress
-from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
+from backend.training.compile_setup import cache_folder, compile_blocks, record_passes, warmed_compiler
 from backend.training.encoding import encode
 from backend.training.full_weights import rows_digest
 from backend.training.gathering import compute_dtype, gather
@@ -58,6 +58,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resu
     state = _state(run, events) if resume else None
     seed(cfg.training)
     cache = cache_folder(cfg.compile)
+    compiler = warmed_compiler(cfg)
     inputs = gather(cfg, events, requests)
     with oom.explained(events, inputs.expected):
         encode(inputs, events, requests)
@@ -75,6 +76,8 @@ def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resu
     warn = partial(_warn, events)
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step, tell=warn))
     counter = PositionCounter(position=position, batches_per_epoch=inputs.plan.steps.batches_per_epoch)
+    if compiler is not None:
+        compiler.wait()
     computed = compute_dtype(cfg.training, inputs.device, inputs.denoiser_loading.dtype)
     route = choose_attention(context, inputs, trainable.denoiser, computed, cache, state is not None)
     shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, computed, route)
