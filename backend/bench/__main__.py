@@ -15,7 +15,7 @@ not end in time; the same command again continues.
 Where a GPU is paid by the minute, `--together N` compiles and warms up N processes side by side and then times them
 one after another, the others idle: their steps are as alone, their compile times are not taken. `--fill` compiles all
 variants into their caches and records nothing; `--warm` then measures warm starts alone. `--losses` compares losses and
-no times, so that its processes may run at once too.
+no times, so that its processes may run at once too. `--profile` adds tables of where a step's milliseconds go.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--exactness", action="store_true", help="measure errors against float32 instead of time")
     add("--losses", action="store_true", help="record and compare losses alone, no time")
+    add("--profile", action="store_true", help="also profile some steps: where each millisecond goes")
     add("--fill", action="store_true", help="only compile into the caches, for --warm")
     add("--warm", action="store_true", help="measure warm starts alone, from caches made by --fill")
     add(
@@ -108,7 +109,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def specs_of(options: argparse.Namespace) -> list[Spec]:
     """The measurements of one repetition, in order. ValueError for a name or number that means nothing."""
-    general = Spec(variant="eager", size=options.size, **{name: _value(options, name) for name in OPTIONS})
+    general = Spec(
+        variant="eager",
+        size=options.size,
+        profile=options.profile,
+        **{name: _value(options, name) for name in OPTIONS},
+    )
     if general.layers and len(general.layers) != len(SIZES[options.size].layers):
         text = ",".join(map(str, general.layers))
         like = ",".join(map(str, SIZES[options.size].layers))

@@ -10,6 +10,8 @@ from backend.bench.clip_table import clip_table
 from backend.bench.groups import Group, Row, groups
 from backend.bench.markdown import markdown, shown
 from backend.bench.products_table import products_table
+from backend.bench.profile import GROUPS, PARTS
+from backend.bench.profile import read as read_parts
 from backend.bench.published import others
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
@@ -103,13 +105,9 @@ def _compile_table(rows: list[Row]) -> str:
                 str(len(group.good)),
             ]
         )
-    return (
-        markdown(_HEADER, lines)
-        + clip_table(measured, same)
-        + products_table(measured, same)
-        + swap_table(measured, same)
-        + others(measured)
-    )
+    more = clip_table(measured, same) + products_table(measured, same) + swap_table(measured, same)
+    more += profile_table(measured, same) + compile_table(measured, same)
+    return markdown(_HEADER, lines) + more + others(measured)
 
 
 def _graphs(group: Group) -> str:
@@ -158,6 +156,33 @@ _SWAP_HEADER = (
     "times unswapped",
     "peak GB",
 )
+
+
+def profile_table(measured: Sequence[Group], same: Sequence[str]) -> str:
+    """Where a step's milliseconds go, a column for each profiled variant; empty where none was."""
+    return _parts_table("milliseconds of a step", "profile_ms", measured, same, GROUPS, 1)
+
+
+def compile_table(measured: Sequence[Group], same: Sequence[str]) -> str:
+    """What the seconds of a cold compile went to, a column for each variant; empty where that is not known."""
+    return _parts_table("seconds of a cold compile", "compile_parts", measured, same, PARTS, 1)
+
+
+def _parts_table(
+    title: str, column: str, measured: Sequence[Group], same: Sequence[str], names: Sequence[str], digits: int
+) -> str:
+    """A column's parts of each group's first row that has any, and their sum."""
+    columns = {}
+    for group in measured:
+        rows = [row for row in group.good if row[column]]
+        if rows:
+            checkpointing = "on" if group.checkpointing else "off"
+            columns[f"{group.name(same)}, checkpointing {checkpointing}"] = read_parts(rows[0][column])
+    if not columns:
+        return ""
+    lines = [[name, *(shown(parts.get(name, 0.0), digits) for parts in columns.values())] for name in names]
+    lines.append(["all", *(shown(sum(parts.values()), digits) for parts in columns.values())])
+    return "\n" + markdown([title, *columns], lines)
 
 
 _CURVE_STEPS = 100

@@ -65,6 +65,20 @@ VARIANTS: dict[str, Variant] = {
         Variant("dynamic", "dynamic", about="per block, token axes marked dynamic"),
         *(_static(route) for route in ROUTES),
         Variant(
+            "static:auto",
+            "static",
+            "auto",
+            dynamic="false",
+            about="static tokens, exact, the attention that a probe measures fastest, as runs choose it",
+        ),
+        Variant(
+            "static:noextras",
+            "static",
+            "noextras",
+            dynamic="false",
+            about="the same among PyTorch's own kernels alone",
+        ),
+        Variant(
             "exact", "exact_buckets", dynamic="false", about="buckets of one or two exact token counts, no padding"
         ),
         Variant(
@@ -113,7 +127,7 @@ class Spec:
     """One measurement, as the worker process gets it. Everything made with `option` is also a flag and a column.
 
     layers: empty for the size's own. checkpointing_kind: of `backend.memory.checkpointing`, empty for block.
-    gated: the process waits for its turn before its timed steps, beside others.
+    gated: the process waits for its turn before its timed steps, beside others. profile: some more steps are profiled.
     """
 
     variant: str
@@ -161,9 +175,11 @@ class Spec:
         "linear layers out {}",
         ("auto", "on", "off"),
     )
+    warm_up: bool = option(True, "ready the compiler while the model loads, as runs do", "no warm-up")
     cuda_graphs: bool = option(False, "CUDA graphs of whole training passes", "CUDA graphs")
     cache_dir: str = ""
     gated: bool = False
+    profile: bool = False
     images: int = 34
     validate: bool = False
     extra: dict[str, Any] = field(default_factory=dict)

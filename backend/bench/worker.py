@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from backend.bench.clips import bucket_name
 from backend.bench.sizes import SIZES
-from backend.bench.step import Step, shapes_of
+from backend.bench.step import PROBED, Step, shapes_of
 from backend.bench.variants import Spec, Variant, variant
 from backend.compile import cache_key
 from backend.memory.allocators import imports_without_gc
@@ -35,6 +35,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     with imports_without_gc():
         import torch
 
+        from backend.bench.profile import compile_parts, written
         from backend.bench.work import DTYPES, Stream, build, frozen_shapes, optimizer_for, swap_of
         from backend.compile.cuda_graphs.recording import record
         from backend.compile.device_syncs import counted_syncs
@@ -44,9 +45,11 @@ def measure(spec: Spec) -> dict[str, Any]:
 
     kind = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    wait = _warmed_compiler(spec, kind, device.type)
     # First of all: a mode or route that can't be had here needs no model to say so.
-    shapes = shapes_of(spec, kind, device)
+    shapes, attention = shapes_of(spec, kind, device, folder)
     model, lora = build(spec, device)
+    wait()
     frozen = frozen_shapes(spec, device)
     weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()) if not t.requires_grad)
     swap = swap_of(spec, model, device)
@@ -74,7 +77,8 @@ def measure(spec: Spec) -> dict[str, Any]:
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
         "weights_gb": weights / 1e9,
-        "route": f"{shapes.route.name}: {shapes.route.detail}" if kind.mode != "off" else "sdpa: plain",
+        "compile_parts": written(compile_parts()),
+        "route": f"{shapes.route.name}: {shapes.route.detail}{attention}" if kind.mode != "off" else "sdpa: plain",
         "failed_blocks": len(report.failed) if report else 0,
         "notes": _notes(report, telemetry, planned, meter.recorder),
         "losses": losses,
@@ -82,6 +86,8 @@ def measure(spec: Spec) -> dict[str, Any]:
     }
     if spec.gated:
         row |= dict.fromkeys(_OF_A_PROCESS_ALONE)
+    if spec.profile:
+        row["profile_ms"] = _profile(spec, stream, step, device.type == "cuda", len(times), row["s_per_step"])
     with counted_syncs(device) as syncs:
         step(stream.batch(len(times)))
     row["syncs"] = syncs.count
@@ -91,6 +97,27 @@ def measure(spec: Spec) -> dict[str, Any]:
         # without gradients each shape asks for one graph more
         row["limit_hits"] += limit_hits() - before
     return row
+
+
+def _warmed_compiler(spec: Spec, kind: Variant, device: str) -> Callable[[], None]:
+    """Ready the compiler as a run does; what waits for it, before anything is compiled."""
+    from backend.compile.warm_up import CompilerWarmUp
+
+    if kind.compile is None or spec.backend != "inductor" or not spec.warm_up:
+        return lambda: None
+    compiler = CompilerWarmUp(device).start()
+    if kind.route in PROBED:
+        compiler.wait()  # the probe compiles first of all
+    return compiler.wait
+
+
+def _profile(spec: Spec, stream: Any, step: Step, cuda: bool, begin: int, seconds: float) -> str:
+    """Milliseconds of a step of `seconds` by groups of kernels, from some steps from number `begin` on."""
+    from backend.bench import profile
+
+    batches = [stream.batch(begin + number) for number in range(profile.STEPS)]
+    milliseconds = profile.profiled(step, batches, spec.rank, cuda)
+    return profile.written(profile.with_idle(milliseconds, 1000 * seconds))
 
 
 def _counted(stats: CompileStats, planned: int | None, expected: int) -> dict[str, float | int | None]:

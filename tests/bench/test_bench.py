@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from backend.bench import __main__ as bench
-from backend.bench import report, work
+from backend.bench import profile, report, work
 from backend.bench.groups import groups
 from backend.bench.processes import Worker
 from backend.bench.random_part import RandomPart
@@ -75,7 +75,7 @@ def test_tiny_bench_measures_records_and_goes_on(
 ) -> None:
     """Eager and static on the same stream: equal losses, 2 planned graphs, 0 recompiles over 9 buckets, no break."""
     lines: list[str] = []
-    command = [*TINY, "--variants", "eager,static:sdpa,static:varlen", "--out", str(tmp_path)]
+    command = [*TINY, "--variants", "eager,static:sdpa,static:varlen", "--out", str(tmp_path), "--profile", "--rank=3"]
     assert bench.main(command, lines.append) == 0
     with (tmp_path / "tiny-compile" / "results.csv").open() as file:
         rows = {row["variant"]: row for row in csv.DictReader(file)}
@@ -83,6 +83,9 @@ def test_tiny_bench_measures_records_and_goes_on(
     assert eager["ok"] == static["ok"] == "1" and float(static["loss"]) == pytest.approx(float(eager["loss"]), rel=1e-4)
     assert (static["graphs"], static["recompiles"], static["breaks"], eager["graphs"]) == ("2", "0", "0", "0")
     assert static["buckets"] == "9" and float(static["compile_s"]) > 0 and eager["compile_s"] == "0"
+    parts = profile.read(eager["profile_ms"])
+    assert list(parts) == list(profile.GROUPS) and all(parts[name] > 0 for name in profile.GROUPS[:6]), parts
+    assert profile.read(static["compile_parts"])["tracing"] > 0 and "| attention |" in said[-1]
     assert refused["ok"] == "0" and "varlen attention needs an NVIDIA GPU" in refused["error"]
     with (tmp_path / "tiny-compile" / "losses.csv").open() as file:
         assert sum(row["variant"] == "eager" for row in csv.DictReader(file)) == 11

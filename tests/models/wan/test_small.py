@@ -121,7 +121,7 @@ def test_what_a_clip_starts_from_is_the_pipelines_latent(tiny_wan22_5b: Path) ->
     row = stack.encode_row(clip)
     torch.testing.assert_close(row["start"], stack.encode_start(clip[:, 0], 5)["start"])
     pipeline = WanImageToVideoPipeline(
-        **{name: part for name, part in WanPipeline.from_pretrained(tiny_wan22_5b).components.items()},
+        **WanPipeline.from_pretrained(tiny_wan22_5b).components,
         image_encoder=None, image_processor=None, expand_timesteps=True,
     )  # fmt: skip
     _, wanted, _ = pipeline.prepare_latents(clip[None, :, 0], 1, 4, 64, 96, 5, torch.float32, torch.device("cpu"))
