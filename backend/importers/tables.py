@@ -23,6 +23,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "control_resolution": ("dataset.control_resolution", "resolution"),
     "qwen_image_edit_control_resolution": ("dataset.control_resolution", "resolution"),
     "bucket_reso_steps": ("dataset.bucket_step", "bucket_step"),
+    "color_aug": ("augmentation.color_jitter", "jitter"),
     "caption_extension": ("dataset.caption_extension", "extension"),
     "caption_extention": ("dataset.caption_extension", "extension"),
     "validation_seed": ("dataset.validation_split_seed", "number"),
@@ -126,6 +127,11 @@ COMBINED = frozenset(
         "loraplus_unet_lr_ratio",
         "loraplus_text_encoder_lr_ratio",
         "enable_bucket",
+        "caption_prefix",
+        "caption_suffix",
+        "in_json",
+        "masked_loss",
+        "conditioning_data_dir",
     ]
 )
 

@@ -49,8 +49,8 @@ def test_a_list_names_pictures_and_clips_anywhere_with_their_captions(tmp_path: 
     assert result.captions == 3 and "no_captions" not in said(result) and "missing_caption" not in said(result)
     # a family of pictures leaves the clip out and counts it
     assert [item.path.name for item in look(path).items] == ["a.png", "b.png"] and look(path).other == {".mp4": 1}
-    # the folder itself is read as ever, and says what the list is
-    assert "in place of its folder" in said(look(tmp_path / "lists"))["caption_table"].remedy
+    # the folder itself takes the caption of its own picture from the list
+    assert "1 image" in said(look(tmp_path / "lists"))["caption_table"].text
 
 
 def test_lines_that_cant_be_used_and_files_that_are_gone_are_named(tmp_path: Path) -> None:

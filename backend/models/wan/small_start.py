@@ -2,8 +2,8 @@
 
 As diffusers' ``WanImageToVideoPipeline`` with ``expand_timesteps`` calls the transformer (tests hold it to that): every
 token has a timestep. The first frame is known: what is predicted for it is the way to it, so that it adds nothing to
-the loss, and samples end at it. A picture alone, a clip of one frame, has nothing to start from and is trained as text to
-video is.
+the loss, and samples end at it. A picture alone, a clip of one frame, has nothing to start from and is trained as
+text to video is.
 """
 
 from __future__ import annotations
