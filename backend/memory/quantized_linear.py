@@ -43,16 +43,16 @@ class QuantizedLinear(nn.Linear):
         """(..., in) -> (..., out), in autocast's format where that is on, else in that of `x`."""
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        out = self._product(x.reshape(-1, self.in_features), self.way).reshape(*x.shape[:-1], self.out_features)
+        rows = x.reshape(-1, self.in_features)
+        out = self._product(rows, self.way).reshape(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def dequantised_product(self, x: Tensor) -> Tensor:
         """``x W^T`` (rows, out) of `x` (rows, in), with the weight brought to the format of `x`."""
-        return self._product(x, Way(rotates=self.way.rotates))
+        return self._product(x, Way())
 
     def _product(self, rows: Tensor, way: Way) -> Tensor:
-        rows = rows if self.turn is None else rotated(rows, self.turn)
-        return product(rows, self.weight, self.scale, self.copy, self.kind, way)
+        return product(rows, self.weight, self.scale, self.copy, self.turn, self.kind, way)
 
     def keep_on(self, device: torch.device) -> None:
         """Move the weight, and what belongs to it alone, to `device`."""
