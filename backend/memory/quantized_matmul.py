@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from backend.memory.product_operators import rotated_rows, scaled_product, turned_back
-from backend.memory.product_ways import Way
 from backend.memory.quantized_formats import dequantize, dequantize_again, quantize_rows
 from backend.memory.rotation import rotated
 
@@ -93,15 +92,22 @@ def _in(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def product(
-    x: Tensor, weight: Tensor, scale: Tensor, copy: Tensor | None, turn: Tensor | None, kind: str, way: Way
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    copy: Tensor | None,
+    turn: Tensor | None,
+    kind: str,
+    kernels: tuple[str, str],
 ) -> Tensor:
     """``x @ W^T`` (rows, out) of `x` (rows, in) with the quantised weight (`weight`, `scale`) of format `kind`.
 
-    copy: the weight's numbers transposed, where `way` keeps them. turn: the matrix that the weight's rows were rotated
-    by, None for none. 8-bit products, which need a weight of their format, are for rows enough; fewer are multiplied by
-    the dequantised weight.
+    copy: the weight's numbers transposed, where they are kept. turn: the matrix that the weight's rows were rotated by,
+    None for none. kernels: forward's and backward's, as `backend.memory.product_ways.Way` names them. 8-bit products,
+    which need a weight of their format, are for rows enough; fewer are multiplied by the dequantised weight.
     """
-    if x.shape[0] < MIN_ROWS or way.forward == "dequantised":
+    forward, backward = kernels
+    if x.shape[0] < MIN_ROWS or forward == "dequantised":
         x = x if turn is None else rotated(x, turn)
         return QuantizedProduct.apply(x, weight, scale, None, None, kind, "dequantised", "dequantised")
-    return QuantizedProduct.apply(x, weight, scale, copy, turn, kind, way.forward, way.backward)
+    return QuantizedProduct.apply(x, weight, scale, copy, turn, kind, forward, backward)
