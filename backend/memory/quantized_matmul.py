@@ -75,10 +75,11 @@ def _multiplied(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor | None, kern
     """
     if kernel == "fused":
         return scaled_product(a, b, rows, columns, dtype)
-    if kernel == "rowwise":
+    # torch 2.11 has no rowwise product on a CPU, where the other's is as good
+    if kernel == "rowwise" and a.is_cuda:
         # bf16 is the one result that rowwise scaled kernels give on every GPU
         width = b.new_ones(1, b.shape[1], dtype=torch.float32) if columns is None else columns[None]
-        return torch._scaled_mm(a, b, rows, width, out_dtype=torch.bfloat16, use_fast_accum=a.is_cuda)
+        return torch._scaled_mm(a, b, rows, width, out_dtype=torch.bfloat16, use_fast_accum=True)
     one = rows.new_ones(())
     # The sums are far below bf16's largest number: depth times 448 squared.
     sums = torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=a.is_cuda).float() * rows
