@@ -23,7 +23,7 @@ class Way:
 
     forward and backward: "dequantised" brings the weight to the format of the input; "scaled" is ``_scaled_mm`` with
     scales of one, in the kernel for one scale a matrix, and rows and columns scaled after it, which the compiler joins
-    to what comes next; "rowwise" is ``_scaled_mm`` with the scales inside; "fused" is `backend.memory.fused_product`.
+    to what comes next; "rowwise" is ``_scaled_mm`` with the scales inside; "fused" is the operator `scaled_product`.
     copies: whether the layer keeps its numbers transposed as well, for the backward pass. rotates: whether inputs and
     weight are rotated.
     """

@@ -31,6 +31,8 @@ class QuantizedLinear(nn.Linear):
         with torch.device("meta"):
             super().__init__(weight.shape[1], weight.shape[0], bias=False)
         self.kind, self.way = kind, way or Way()
+        # for compiled code: plain strings
+        self.kernels = (self.way.forward, self.way.backward)
         turn = rotation(self.in_features, weight.device) if self.way.rotates else None
         numbers, scale = quantize(weight if turn is None else rotated(weight.float(), turn), kind)
         self.weight = nn.Parameter(numbers, requires_grad=False)
@@ -43,16 +45,16 @@ class QuantizedLinear(nn.Linear):
         """(..., in) -> (..., out), in autocast's format where that is on, else in that of `x`."""
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        out = self._product(x.reshape(-1, self.in_features), self.way).reshape(*x.shape[:-1], self.out_features)
+        rows = x.reshape(-1, self.in_features)
+        out = self._product(rows, self.kernels).reshape(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def dequantised_product(self, x: Tensor) -> Tensor:
         """``x W^T`` (rows, out) of `x` (rows, in), with the weight brought to the format of `x`."""
-        return self._product(x, Way(rotates=self.way.rotates))
+        return self._product(x, ("dequantised", "dequantised"))
 
-    def _product(self, rows: Tensor, way: Way) -> Tensor:
-        rows = rows if self.turn is None else rotated(rows, self.turn)
-        return product(rows, self.weight, self.scale, self.copy, self.kind, way)
+    def _product(self, rows: Tensor, kernels: tuple[str, str]) -> Tensor:
+        return product(rows, self.weight, self.scale, self.copy, self.turn, self.kind, kernels)
 
     def keep_on(self, device: torch.device) -> None:
         """Move the weight, and what belongs to it alone, to `device`."""

@@ -12,8 +12,9 @@ import functools
 import torch
 from torch import Tensor
 
-GROUPS = (256, 64, 16)
-"""Sizes of a group, the largest that divides a layer's inputs is taken. Powers of 4: their roots are exact in bf16."""
+GROUPS = (64, 16)
+"""Sizes of a group, the largest that divides a layer's inputs is taken. Powers of 4: their roots are exact in bf16.
+Larger ones spread outliers further, and a row of them is no longer one tile of a kernel."""
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from backend.memory import product_ways
-from backend.memory.fused_product import scaled_product
+from backend.memory.product_operators import rotated_rows, scaled_product, turned_back
 from backend.memory.product_ways import WAYS, Way, way_of
 from backend.memory.quantized_formats import dequantize, quantize_rows
 from backend.memory.quantized_linear import QuantizedLinear, quantize_layer
@@ -47,7 +47,7 @@ def test_each_way_is_the_product_of_the_rounded_numbers(kind: str, name: str, re
     out = layer(x)
     (grad,) = torch.autograd.grad(out, x, upstream)
     weight = dequantize(layer.weight, layer.scale, kind, torch.float64)
-    given = x.detach() if layer.turn is None else rotated(x.detach(), layer.turn)
+    given = x.detach() if layer.turn is None else rotated(x.detach().float(), layer.turn)
     numbers, rows = quantize_rows(given, kind)
     wanted = (numbers.double() * rows.double()) @ weight.T
     assert error(out - real.bias.bfloat16(), wanted) < 0.006
@@ -73,7 +73,7 @@ def test_rotating_makes_int8_several_times_as_exact_where_columns_are_far_out(re
     turned, plain = (error(layer_of("int8", name, real)(x), real(x)) for name in ("small", "small-unrotated"))
     assert turned < plain / 2.5
     turn = rotation(256, x.device).float()
-    assert torch.equal(turn @ turn.T, torch.eye(256)) and rotation(24, x.device) is None
+    assert torch.equal(turn @ turn.T, torch.eye(64)) and rotation(24, x.device) is None
 
 
 def test_the_operator_gives_exact_sums_of_int8_and_takes_a_weight_along_either_axis() -> None:
@@ -159,6 +159,7 @@ def test_on_a_gpu_compiled_and_eager_agree_with_the_real_layer(kind: str, name: 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("shape", [(77, 1024, 3072), (4608, 3072, 3072), (4100, 320, 1296)])
 def test_on_a_gpu_the_kernel_gives_what_the_cpu_gives(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    triton_product = pytest.importorskip("backend.memory.triton_product")
     if dtype != torch.int8 and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this GPU has no fp8")
     torch.manual_seed(0)
@@ -172,7 +173,28 @@ def test_on_a_gpu_the_kernel_gives_what_the_cpu_gives(dtype: torch.dtype, shape:
             on_gpu = [None if t is None else t.cuda() for t in (a, right, rows, scale)]
             out = scaled_product(*on_gpu, torch.bfloat16).cpu()
             # int8 sums are exact; fp8 ones are summed in another order and with fewer bits
-            assert error(out, wanted) < (2e-3 if dtype == torch.int8 else 5e-3)
+            limit = 2e-3 if dtype == torch.int8 else 5e-3
+            assert error(out, wanted) < limit
+            described = torch.cuda.get_device_capability()[0] in (9, 10) and right.stride(0) == 1
+            for kernel in ("pointers", "descriptors") if described else ("pointers",):
+                out = torch.full_like(wanted, float("nan"), device="cuda")
+                triton_product._KERNELS[kernel](*on_gpu[:2], out, *on_gpu[2:])
+                assert error(out.cpu(), wanted) < limit, kernel
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [3072, 15360, 1040])
+def test_on_a_gpu_rotations_give_what_the_cpu_gives(columns: int) -> None:
+    x = inputs(rows=70, columns=columns).bfloat16()
+    turn = rotation(columns, x.device)
+    numbers, scale = rotated_rows(x, turn)
+    on_gpu = [t.cpu() for t in rotated_rows(x.cuda(), turn.cuda())]
+    assert (on_gpu[0].int() - numbers.int()).abs().max() <= 1 and error(on_gpu[1], scale) < 1e-5
+    assert (on_gpu[0] != numbers).float().mean() < 0.01
+    back = turned_back(numbers, scale.flatten(), turn, torch.bfloat16)
+    assert error(back, x) < 0.02
+    given = [t.cuda() for t in (numbers, scale.flatten(), turn)]
+    assert error(turned_back(*given, torch.bfloat16).cpu(), back) < 1e-3
 
 
 @pytest.mark.gpu

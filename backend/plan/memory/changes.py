@@ -91,6 +91,12 @@ def _full(cfg: Config) -> bool:
     return cfg.training.kind == "full"
 
 
+def _copies(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+    if cfg.memory.base_products == "fast" and cfg.memory.base_compute != "bf16":
+        values = {"memory.base_products": "small"}
+        yield Change(values, "keep no transposed copies of 8-bit weights", "some time a step")
+
+
 def _base(cfg: Config, parts: Parts | None) -> Iterator[Change]:
     if _full(cfg):
         return
@@ -160,6 +166,7 @@ LESS_VRAM: tuple[Maker, ...] = (
     _checkpointing,
     _kind,
     _text,
+    _copies,
     _base,
     _swap,
     _batch,

@@ -46,7 +46,7 @@ def needed(parts: Parts, settings: MemorySettings, stages: Sequence[Stage], on_g
         parts_in_ram["vae"] = parts.vae * settings.weight_width
         if settings.turns and not settings.full:
             whole = next(stage for stage in stages if stage.name == "train")
-            parts_in_ram["denoiser_while_decoding"] = whole.parts["weights"]
+            parts_in_ram["denoiser_while_decoding"] = whole.parts["weights"] + whole.parts.get("weight_copies", 0)
     # One tensor is read at a time, copied once while it is cast; a swapped block is copied once as a whole.
     parts_in_ram["loading"] = max([parts.denoiser.largest * 2 * max(2, settings.weight_width), *blocks])
     return parts_in_ram
