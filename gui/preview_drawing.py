@@ -24,6 +24,7 @@ from backend.runs.preview.request import (
     find_checkpoint,
     path_of,
     row_of_checkpoint,
+    rows_of_strengths,
     settings_of_form,
     settings_of_run,
     with_new_rows,
@@ -37,13 +38,27 @@ Short = Annotated[str, Field(max_length=300)]
 Text = Annotated[str, Field(max_length=20_000)]
 
 
+FilePath = Annotated[str, Field(max_length=4096)]
+
+
+class DrawnLora(BaseModel):
+    """A LoRA file besides the checkpoints."""
+
+    path: FilePath
+    strength: float = 1.0
+
+
 class Drawing(BaseModel):
     """What a person asks for. run: its name, or None for the form's base model. files: checkpoints, one a row."""
 
     run: Short | None = None
     files: list[Short] = []
-    lora: Annotated[str, Field(max_length=4096)] = ""
+    loras: Annotated[list[DrawnLora], Field(max_length=8)] = []
+    """Files that each row has besides."""
     strength: float = 1.0
+    """Of the checkpoints."""
+    strengths: Annotated[list[float], Field(max_length=40)] = []
+    """Several make a matrix: the only checkpoint, or the files, once at each."""
     prompts: list[Text] = []
     negative_prompt: Text = ""
     seed: int = 42
@@ -54,7 +69,7 @@ class Drawing(BaseModel):
     true_cfg_scale: float = 1.0
     frames: int | None = None
     """Of a clip; None for the family's usual length."""
-    controls: list[Annotated[str, Field(max_length=4096)]] = []
+    controls: list[FilePath] = []
     """Paths of images to start from."""
     follow: bool = False
     """All checkpoints of the run, and each that it saves from now on."""
@@ -77,13 +92,13 @@ def _unquoted(path: str) -> str:
 
 def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Drawing) -> PreviewRequest:
     """The request of what a person asked for. Refused or RunError where it can't be drawn."""
-    extra = ()
-    lora = _unquoted(drawing.lora)
-    if lora:
-        extra = (LoraUse(path=path_of(str(resolve(lora))), strength=drawing.strength),)
+    used = [(path, each.strength) for each in drawing.loras if (path := _unquoted(each.path))]
+    extra = tuple(LoraUse(path=path_of(str(resolve(path))), strength=strength) for path, strength in used)
     folder = None
     if drawing.follow and drawing.run is None:
         raise Refused("only a run can be followed", "Choose a run instead of the form.")
+    if drawing.strengths and (drawing.follow or len(drawing.files) > 1 or not (drawing.files or extra)):
+        raise Refused("several strengths are of one checkpoint, or of LoRA files", "Choose one, or write one strength.")
     if drawing.run is not None:
         run = store.run(drawing.run)
         if store.trains_whole_model(run):
@@ -98,7 +113,9 @@ def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Draw
             raise Refused("the form names no base model", "Choose one on the Model tab, or a run here.")
         cfg, rows = settings_of_form(config, _changes(drawing)), []
     if not rows and not drawing.follow:
-        rows = [Row(name=Path(extra[0].path).stem if extra else "base model", loras=extra)]
+        rows = [Row(name=" + ".join(Path(use.path).stem for use in extra) or "base model", loras=extra)]
+    if drawing.strengths:
+        rows = list(rows_of_strengths(rows[0], drawing.strengths))
     texts = [words.strip() for words in drawing.prompts if words.strip()]
     if not texts:
         raise Refused("there is no prompt to draw", "Write one, each on a line of its own.")

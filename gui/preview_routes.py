@@ -94,20 +94,25 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
 
         return answer({"request": or_refusal(submit)})
 
+    @router.post("/preview/plan")
+    def plan(drawing: Drawing) -> Response:
+        """The memory that these pictures need, before anything is drawn; ``reason`` alone where nothing tells it."""
+        return answer(_plan(store, form, folder, drawing))
+
+    _add_control(router, folder)
+    _add_endings(router, folder)
+    return router
+
+
+def _add_control(router: APIRouter, folder: PreviewFolder) -> None:
+    """The route that takes an image from a browser."""
+
     @router.post("/preview/control")
     async def control(request: Request) -> Response:
         """Keep an image to start from, which is the body; its path, as a form takes it."""
         data = await request.body()
         kept = await run_in_threadpool(or_refusal, lambda: folder.keep_control(data))
         return answer({"path": str(kept)})
-
-    @router.post("/preview/plan")
-    def plan(drawing: Drawing) -> Response:
-        """The memory that these pictures need, before anything is drawn; ``reason`` alone where nothing tells it."""
-        return answer(_plan(store, form, folder, drawing))
-
-    _add_endings(router, folder)
-    return router
 
 
 def _add_endings(router: APIRouter, folder: PreviewFolder) -> None:

@@ -37,13 +37,13 @@ export class PreviewControls {
   }
 
   async upload(file, input) {
-    const [chosen] = file.files || [];
-    if (!chosen) return;
+    const [image] = file.files || [];
+    if (!image) return;
     try {
       const sent = await fetch(address("/preview/control"), {
         method: "POST",
         headers: { "Content-Type": "application/octet-stream" },
-        body: chosen,
+        body: image,
       });
       input.value = (await readAnswer(sent)).path;
       this.changed();

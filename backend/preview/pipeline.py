@@ -106,9 +106,7 @@ class Pipeline:
         _say(shelf, by_expert(base, sets), watch)
         holder: list[nn.Module] = []
         controls = _control_encoder(base, holder)
-        watch.phase("controls")
-        controls.encode(prompts)
-        base = replace(base, text=base.text.reading([_read_sizes(base, prompt) for prompt in prompts]))
+        base = _with_controls(base, controls, prompts, watch)
         encoder = _encoder(base, shelf, rooms[True], holder)
         _encode_all(base, encoder, controls, prompts, sets, watch)
         text_done = time.monotonic()
@@ -271,6 +269,15 @@ def _control_encoder(base: PreviewBase, holder: Sequence[nn.Module]) -> ControlE
         may_tile=base.cfg.memory.vae_tiling != "off",
         denoiser=lambda: holder[0] if holder else None,
     )
+
+
+def _with_controls(
+    base: PreviewBase, controls: ControlEncoder, prompts: Sequence[SamplePrompt], watch: Watch
+) -> PreviewBase:
+    """Encode the prompts' control images; the base with room for them in its text."""
+    watch.phase("controls")
+    controls.encode(prompts)
+    return replace(base, text=base.text.reading([_read_sizes(base, prompt) for prompt in prompts]))
 
 
 def _read_sizes(base: PreviewBase, prompt: SamplePrompt) -> list[tuple[int, int]]:

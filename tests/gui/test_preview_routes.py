@@ -164,7 +164,9 @@ def test_memory_is_estimated_before_anything_is_drawn(
 def test_a_run_at_work_is_followed_and_its_matrix_is_one_file(page: Page, folder: PreviewFolder) -> None:
     run = make_run(page.runs)
     (run.checkpoints_dir / "late.safetensors").write_bytes(b"")
-    code, reply = draw(page, run=run.name, follow=True, strength=0.5, lora="/x.safetensors")
+    code, reply = draw(
+        page, run=run.name, follow=True, strength=0.5, loras=[{"path": "/x.safetensors", "strength": 0.5}]
+    )
     request = folder.request(reply["request"])
     # it has ended: all that it has, each with the other file
     assert [[Path(use.path).name for use in row.loras] for row in request.rows] == [
@@ -207,7 +209,7 @@ def test_the_forms_base_model_draws_with_a_file(page: Page, folder: PreviewFolde
     base = str(PROJECT_ROOT / "assets" / "demo" / "base")
     application.state.draft.keep(form.defaults() | {"model.base_model": base})  # type: ignore[attr-defined]
     assert page.client.get("/preview/sources").json()["base"] == base
-    code, reply = draw(page, lora="/somewhere/x.safetensors", strength=0.3)
+    code, reply = draw(page, loras=[{"path": "/somewhere/x.safetensors", "strength": 0.3}])
     assert code == 200, reply
     request = folder.request(reply["request"])
     assert request.config.model.base_model == base and request.rows[0].loras[0].strength == 0.3
@@ -215,9 +217,18 @@ def test_the_forms_base_model_draws_with_a_file(page: Page, folder: PreviewFolde
     # as a file manager copies a path, and as a path of the settings is meant
     whole, below = Path("/some where/x.safetensors").absolute(), PROJECT_ROOT / "loras" / "x.safetensors"
     for typed, path in ((f' "{whole}" ', whole), ("'loras/x.safetensors'", below)):
-        reply = draw(page, lora=typed)[1]
+        reply = draw(page, loras=[{"path": typed}])[1]
         (use,) = folder.request(reply["request"]).rows[0].loras
         assert Path(use.path) == path
+    # several at once, each at its strength, and all of them at several
+    files = [{"path": "/a.safetensors", "strength": 0.5}, {"path": " "}, {"path": "/b.safetensors"}]
+    request = folder.request(draw(page, loras=files, strengths=[0, 2])[1]["request"])
+    assert [row.name for row in request.rows] == ["strength 0", "strength 2"]
+    assert [[use.strength for use in row.loras] for row in request.rows] == [[0, 0], [1, 2]]
+    (row,) = folder.request(draw(page, loras=files)[1]["request"]).rows
+    assert row.name == "a + b"
+    code, reply = draw(page, strengths=[0, 1])
+    assert code == 422 and "everal strengths" in reply["detail"]
 
 
 def test_a_run_that_is_resumed_gets_the_gpu(page: Page, folder: PreviewFolder, monkeypatch: pytest.MonkeyPatch) -> None:
