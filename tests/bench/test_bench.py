@@ -85,7 +85,7 @@ def test_tiny_bench_measures_records_and_goes_on(
     assert static["buckets"] == "9" and float(static["compile_s"]) > 0 and eager["compile_s"] == "0"
     parts = profile.read(eager["profile_ms"])
     assert list(parts) == list(profile.GROUPS) and all(parts[name] > 0 for name in profile.GROUPS[:6]), parts
-    assert profile.read(static["compile_parts"])["tracing"] > 0 and "| attention |" in said[-1]
+    assert profile.read(static["compile_parts"])["tracing"] > 0 and "| ms of a step | attention |" in said[-1]
     assert refused["ok"] == "0" and "varlen attention needs an NVIDIA GPU" in refused["error"]
     with (tmp_path / "tiny-compile" / "losses.csv").open() as file:
         assert sum(row["variant"] == "eager" for row in csv.DictReader(file)) == 11
