@@ -156,6 +156,8 @@ def _measured(
     device: torch.device, form: AttentionForm, routes: Mapping[str, Route]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Milliseconds of a pass by route, and why a route has none."""
+    if device.type == "cuda":
+        attention_routes.pin_sdpa_backends()
     inputs, wanted = _inputs(device, form), None
     times: dict[str, float] = {}
     wrong: dict[str, str] = {}
