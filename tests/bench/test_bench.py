@@ -267,6 +267,7 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
     flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
     flags += ["--base-quantization", "fp8", "--base-compute", "int8"]
+    flags += ["--warm-up", "off"]
     given = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
     # which models of pictures refuse
     given = replace(given, clips="832x480x49")
