@@ -43,7 +43,7 @@ from backend.bench.record import Record, read_losses
 from backend.bench.rehearsal import __main__ as rehearsal
 from backend.bench.sizes import SIZES
 from backend.bench.table import loss_table, render
-from backend.bench.variants import DEFAULT, OPTIONS, PRODUCTS, SETTINGS, VIDEO, Spec, variant
+from backend.bench.variants import DEFAULT, OPTIONS, PRODUCTS, SETTINGS, VIDEO, Spec, requested, variant
 from backend.config.schema import by_path
 from backend.families.table import family
 
@@ -59,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", choices=list(SIZES), default="flux", help="model widths; tiny is for a CPU")
     add(
         "--variants",
-        help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact, diffusers, diffusers:auto "
+        help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact, diffusers, diffusers:auto, each with "
+        "options of its own after plus signs, as in static:fa4+cuda_graphs+lora_dtype=bf16+profile "
         f"(default: {','.join(DEFAULT)}; of a video model {','.join(VIDEO)}; or all of a protocol)",
     )
     kinds = "on (block), off, auto, attention, offload, selective"
@@ -127,19 +128,20 @@ def specs_of(options: argparse.Namespace) -> list[Spec]:
     general = _with_clips(general)
     if options.protocol == "seed000":
         return seed000.specs(general, _names(options, seed000.TITLES))
-    requested = [variant(name) for name in _names(options)]
-    names = [each.name for each in requested if not SIZES[options.size].lacks(each.mode)]
+    variants = [requested(name) for name in _names(options)]
+    variants = [(kind, changes) for kind, changes in variants if not SIZES[options.size].lacks(kind.mode)]
     kinds = {kind: kind for kind in by_path()["memory.checkpointing_kind"].choices or ()} | {"on": "", "off": ""}
     settings = [(part != "off", kinds[part]) for part in options.checkpointing.replace(" ", "").split(",")]
     if options.exactness:
-        return [replace(general, variant=n, checkpointing=False, extra={"what": "exactness"}) for n in names]
+        exact = {"checkpointing": False, "extra": {"what": "exactness"}}
+        return [replace(general, variant=kind.name, **exact, **changes) for kind, changes in variants]
     # Whole-model compile leaves checkpointed frames out: that row does not exist.
     return [
-        replace(general, variant=name, checkpointing=checkpointing, checkpointing_kind=kind, **products)
-        for checkpointing, kind in settings
-        for name in names
+        replace(general, variant=kind.name, checkpointing=on, checkpointing_kind=checkpointing, **(products | changes))
+        for on, checkpointing in settings
+        for kind, changes in variants
         for products in _products(options.products)
-        if not (checkpointing and variant(name).compile == "model")
+        if not (on and kind.compile == "model")
     ]
 
 
@@ -171,7 +173,7 @@ def _with_clips(spec: Spec) -> Spec:
 def left_out(options: argparse.Namespace) -> list[str]:
     """A line for each shape mode of the asked variants that the size's family can't have; ValueError for a name."""
     size = SIZES[options.size]
-    modes = dict.fromkeys(variant(name).mode for name in _names(options))
+    modes = dict.fromkeys(requested(name)[0].mode for name in _names(options))
     return [f"skipped: {size.lacks(mode)}" for mode in modes if size.lacks(mode)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from backend.bench.clip_table import clip_table
@@ -159,30 +159,38 @@ _SWAP_HEADER = (
 
 
 def profile_table(measured: Sequence[Group], same: Sequence[str]) -> str:
-    """Where a step's milliseconds go, a column for each profiled variant; empty where none was."""
-    return _parts_table("milliseconds of a step", "profile_ms", measured, same, GROUPS, 1)
+    """Where a step's milliseconds go, a line for each profiled variant; empty where none was."""
+    rows = {_with_checkpointing(group, same): _first(group, "profile_ms", ("0", "1")) for group in measured}
+    return _parts_table("ms of a step", GROUPS, rows)
 
 
 def compile_table(measured: Sequence[Group], same: Sequence[str]) -> str:
-    """What the seconds of a cold compile went to, a column for each variant; empty where that is not known."""
-    return _parts_table("seconds of a cold compile", "compile_parts", measured, same, PARTS, 1)
+    """What the seconds of compiling went to, a line for each variant, cold and warm; empty where that is not known."""
+    rows = {
+        f"{_with_checkpointing(group, same)}, {title}": _first(group, "compile_parts", (cold,))
+        for group in measured
+        for title, cold in (("cold", "1"), ("warm", "0"))
+    }
+    return _parts_table("seconds of compiling", PARTS, rows)
 
 
-def _parts_table(
-    title: str, column: str, measured: Sequence[Group], same: Sequence[str], names: Sequence[str], digits: int
-) -> str:
-    """A column's parts of each group's first row that has any, and their sum."""
-    columns = {}
-    for group in measured:
-        rows = [row for row in group.good if row[column]]
-        if rows:
-            checkpointing = "on" if group.checkpointing else "off"
-            columns[f"{group.name(same)}, checkpointing {checkpointing}"] = read_parts(rows[0][column])
-    if not columns:
-        return ""
-    lines = [[name, *(shown(parts.get(name, 0.0), digits) for parts in columns.values())] for name in names]
-    lines.append(["all", *(shown(sum(parts.values()), digits) for parts in columns.values())])
-    return "\n" + markdown([title, *columns], lines)
+def _with_checkpointing(group: Group, same: Sequence[str]) -> str:
+    return f"{group.name(same)}, checkpointing {'on' if group.checkpointing else 'off'}"
+
+
+def _first(group: Group, column: str, cold: Sequence[str]) -> str:
+    """The column of the group's first row that has it, of a cold start (1) or a warm one (0)."""
+    return next((row[column] for row in group.good if row[column] and row["cold"] in cold), "")
+
+
+def _parts_table(title: str, names: Sequence[str], rows: Mapping[str, str]) -> str:
+    """A line of parts and their sum for each row that has any."""
+    lines = []
+    for name, text in rows.items():
+        if text:
+            parts = read_parts(text)
+            lines.append([name, *(shown(parts.get(part, 0.0), 1) for part in names), shown(sum(parts.values()), 1)])
+    return "\n" + markdown([title, *names, "all"], lines) if lines else ""
 
 
 _CURVE_STEPS = 100

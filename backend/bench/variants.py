@@ -216,3 +216,40 @@ def variant(name: str) -> Variant:
     if name not in VARIANTS:
         raise ValueError(f"unknown variant {name!r}; known: {', '.join(VARIANTS)}")
     return VARIANTS[name]
+
+
+def requested(text: str) -> tuple[Variant, dict[str, Any]]:
+    """A variant and the fields of its spec that differ, as in ``static:fa4+cuda_graphs+lora_dtype=bf16+profile``.
+
+    So rows of one command, timed side by side, may differ in any option. ValueError for a name or value that means
+    nothing.
+    """
+    name, *parts = text.split("+")
+    changes: dict[str, Any] = {}
+    for part in parts:
+        key, _, value = part.partition("=")
+        if key == "profile":
+            changes[key] = True
+        elif key in OPTIONS:
+            changes[key] = _as(OPTIONS[key], value)
+        else:
+            raise ValueError(f"{text!r} changes {key!r}, which is no option; known: profile, {', '.join(OPTIONS)}")
+    return variant(name), changes
+
+
+def _as(each: Any, value: str) -> Any:
+    """The text of an option's value as a spec holds it."""
+    default, choices = each.default, each.metadata["choices"]
+    if choices and value not in choices:
+        raise ValueError(f"{each.name} is {value!r}; it must be one of {', '.join(choices)}")
+    if isinstance(default, bool):
+        if value not in ("", "on", "off"):
+            raise ValueError(f"{each.name} is {value!r}; it must be on or off")
+        return value != "off"
+    if isinstance(default, tuple):
+        return tuple(int(number) for number in value.split("-"))
+    kind = float if default is None else type(default)
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{each.name} is {value!r}; it must be a number") from None

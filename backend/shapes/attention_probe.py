@@ -118,7 +118,9 @@ def fastest_route(
     routes: Mapping[str, Route],
     left_out: Mapping[str, str] | None = None,
 ) -> Measurement:
-    """The fastest exact one of `routes`, from the file in `folder` or measured now; ValueError where none computes.
+    """The fastest exact one of `routes`, from the file in `folder` or measured now.
+
+    ValueError where none computes, or where memory ran out, which says nothing about any of them.
 
     routes: the usual choice first, which stays unless another one is faster by MARGIN. folder: of the compile cache;
     None measures each time.
@@ -156,6 +158,8 @@ def _measured(
     device: torch.device, form: AttentionForm, routes: Mapping[str, Route]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Milliseconds of a pass by route, and why a route has none."""
+    if device.type == "cuda":
+        attention_routes.pin_sdpa_backends()
     inputs, wanted = _inputs(device, form), None
     times: dict[str, float] = {}
     wrong: dict[str, str] = {}
@@ -173,6 +177,8 @@ def _measured(
                 wrong[name] = f"its result is {apart:.1%} away from SDPA's"
                 continue
             times[name] = _milliseconds(run, device)
+        except torch.OutOfMemoryError:
+            raise ValueError("too little of the GPU's memory is free to measure attention") from None
         except Exception as error:  # noqa: BLE001 - a binary package that does not fit fails in its own way
             line = next(iter(str(error).splitlines()), "")
             wrong[name] = f"it fails here ({type(error).__name__}: {line})"

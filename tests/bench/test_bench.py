@@ -85,7 +85,7 @@ def test_tiny_bench_measures_records_and_goes_on(
     assert static["buckets"] == "9" and float(static["compile_s"]) > 0 and eager["compile_s"] == "0"
     parts = profile.read(eager["profile_ms"])
     assert list(parts) == list(profile.GROUPS) and all(parts[name] > 0 for name in profile.GROUPS[:6]), parts
-    assert profile.read(static["compile_parts"])["tracing"] > 0 and "| attention |" in lines[-1]
+    assert profile.read(static["compile_parts"])["tracing"] > 0 and "| ms of a step | attention |" in lines[-1]
     assert refused["ok"] == "0" and "varlen attention needs an NVIDIA GPU" in refused["error"]
     with (tmp_path / "tiny-compile" / "losses.csv").open() as file:
         assert sum(row["variant"] == "eager" for row in csv.DictReader(file)) == 11
@@ -284,7 +284,7 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
     flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
     flags += ["--base-quantization", "fp8", "--base-compute", "int8", "--base-products", "fast"]
-    flags += ["--full", "adafactor"]
+    flags += ["--full", "adafactor", "--warm-up", "off"]
     options = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
     # which models of pictures refuse
     options = replace(options, clips="832x480x49")

@@ -30,6 +30,11 @@ class BrokenAttention(MaskedSdpa):
         raise ImportError("libcudart.so.12: cannot open shared object file\nmore of it")
 
 
+class FullMemory(MaskedSdpa):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        raise torch.OutOfMemoryError("none left")
+
+
 def routes() -> dict[str, Route]:
     return {
         "sdpa": MaskedSdpa(),
@@ -55,6 +60,9 @@ def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path) -> Non
     assert again.cached and again.route == other and again.milliseconds == first.milliseconds
     file.write_text(json.dumps({key: {"route": 3}}))
     assert not fastest_route(CPU, FORM, tmp_path, routes()).cached, "a damaged entry is measured again"
+    with pytest.raises(ValueError, match="too little of the GPU's memory is free"):
+        fastest_route(CPU, FORM, tmp_path, {"sdpa": MaskedSdpa(), "full": FullMemory()})
+    assert list(json.loads(file.read_text())) == [key], "what ran out of memory is no answer"
     with pytest.raises(ValueError, match="no attention route computes here: broken: it fails here"):
         fastest_route(CPU, FORM, None, {"broken": BrokenAttention()})
 
