@@ -167,6 +167,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "wan22": {"steps": 20, "true_cfg_scale": 5.0},
     "wan22_i2v": {"steps": 20, "true_cfg_scale": 5.0},
     "wan22_5b": {"steps": 20, "true_cfg_scale": 5.0},
+    "wan22_5b_i2v": {"steps": 20, "true_cfg_scale": 5.0},
     "hunyuan_video": {"steps": 20, "guidance_scale": 6.0, "true_cfg_scale": 1.0},
     "framepack": {"steps": 20, "guidance_scale": 10.0, "true_cfg_scale": 1.0},
 }

@@ -48,7 +48,7 @@ class Batch:
     index: int
     epoch: int
     is_reg: tuple[bool, ...] = ()
-    """Of each row, whether it is a regularization image; () where none is told."""
+    """Of each row, whether it is a regularization image; () where there is none."""
     weights: tuple[Tensor | None, ...] = ()
     """Of each row, what its latent's cells count in the loss, float32 (h, w); None where all count the same, () where
     they do in every row."""

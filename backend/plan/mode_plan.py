@@ -38,11 +38,7 @@ def fitting_size(width: int, height: int, geometry: Geometry) -> tuple[int, int]
 
 def fitting_frames(frames: int | None, geometry: Geometry, video: VideoRule | None) -> int:
     """Frames of a sample that asks for `frames`, rounded down to what the family makes; None takes its usual length."""
-    if video is None:
-        return 1
-    wanted = frames or video.frames
-    most = wanted if video.longest_sample is None else min(wanted, video.longest_sample)
-    return max(video.least, geometry.whole_frames(most))
+    return 1 if video is None else video.sample_frames(frames, geometry)
 
 
 def sampling_is_on(cfg: Config) -> bool:

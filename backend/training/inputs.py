@@ -16,8 +16,9 @@ from backend.dataset.controls import sample_items
 from backend.dataset.items import DatasetScan, Item
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts, Geometry
-from backend.latents.cache import LatentCache, TextCache, Words, wanted_latents, wanted_text
 from backend.latents.masks import MaskCache
+from backend.latents.store import LatentCache, TextCache
+from backend.latents.wanted import Words, wanted_latents, wanted_text
 from backend.lora.comfyui_keys import LayerNames
 from backend.models.common.base_weights import BaseWeights
 from backend.models.common.load_options import LoadOptions
@@ -97,7 +98,22 @@ class Inputs:
         host = self._is_swapped if self.swapped else None
         merge = self.base_weights and self.base_weights.merged
         dtype = denoiser_dtype(self.cfg.training, self.dtype)
-        return replace(self.loading, dtype=dtype, quantize=kind, compute=memory.base_compute, host=host, merge=merge)
+        return replace(
+            self.loading,
+            dtype=dtype,
+            quantize=kind,
+            compute=memory.base_compute,
+            products=self.products,
+            host=host,
+            merge=merge,
+        )
+
+    @property
+    def products(self) -> str:
+        """The setting base_products with auto resolved: "fast" or "small"."""
+        resolved, asked = self.resolved_memory, self.cfg.memory.base_products
+        copies = asked == "fast" if resolved is None else resolved.copies
+        return "fast" if copies else "small"
 
     def _is_swapped(self, path: str) -> bool:
         return any(path == block or path.startswith(f"{block}.") for block in self.swapped)

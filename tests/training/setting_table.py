@@ -146,6 +146,7 @@ SEEN: tuple[Seen, ...] = (
         {"memory.swap_ring": (3,), "memory.swap_pinned_limit_gb": (1.0,)},
         {"memory.blocks_to_swap": 4},
     ),
+    Seen(loaded, {"memory.base_products": ("fast",)}, {"memory.base_compute": "fp8"}),
     Seen(loaded, {"network.lokr_factor": (2,)}, {"network.network_type": "lokr"}),
     Seen(loaded, {"training.ema_decay": (0.5,)}, {"training.ema": True}),
     Seen(loaded, {"optimizer.lr_scheduler_num_cycles": (3,)}, {"optimizer.lr_scheduler": "cosine_with_restarts"}),
