@@ -384,7 +384,7 @@ export interface Answers {
   "/queue/remove": { token: number };
   "/queue/restore": object;
   "/queue/clear": object;
-  "/preview/sources": { runs: PreviewSource[]; base: string | null };
+  "/preview/sources": { runs: PreviewSource[]; base: string | null; controls?: number; clips?: boolean };
   "/preview/state": PreviewState;
   "/preview/draw": { request: string };
   "/preview/plan": PreviewPlan;

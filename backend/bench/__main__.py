@@ -43,7 +43,7 @@ from backend.bench.record import Record, read_losses
 from backend.bench.rehearsal import __main__ as rehearsal
 from backend.bench.sizes import SIZES
 from backend.bench.table import loss_table, render
-from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, VIDEO, Spec, requested, variant
+from backend.bench.variants import DEFAULT, OPTIONS, PRODUCTS, SETTINGS, VIDEO, Spec, requested, variant
 from backend.config.schema import by_path
 from backend.families.table import family
 
@@ -63,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         "options of its own after plus signs, as in static:fa4+cuda_graphs+lora_dtype=bf16+profile "
         f"(default: {','.join(DEFAULT)}; of a video model {','.join(VIDEO)}; or all of a protocol)",
     )
-    add("--checkpointing", default="on,off", help="separated by commas: on (block), off, auto, offload, selective")
+    kinds = "on (block), off, auto, attention, offload, selective"
+    add("--checkpointing", default="on,off", help=f"separated by commas: {kinds}")
     add(
         "--repeats",
         type=int,
@@ -72,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, each in OPTIONS.items():
         add(f"--{name.replace('_', '-')}", help=each.metadata["help"], **_reading(each))
+    add(
+        "--products",
+        help="8-bit products in turn, by comma: bf16 for none, fp8:fast, fp8:small, int8:small; "
+        "--base-products lists what may stand after the colon",
+    )
     add(
         "--protocol", choices=["seed000"], help="a fixed set of settings and variants: static tokens on FLUX, 182 steps"
     )
@@ -117,6 +123,8 @@ def specs_of(options: argparse.Namespace) -> list[Spec]:
             f"--layers is {text!r}; for {options.size} it must be {len(SIZES[options.size].layers)} numbers, "
             f"such as {like}"
         )
+    if general.full and options.exactness:
+        raise ValueError("--exactness measures a LoRA's gradients; leave --full out")
     general = _with_clips(general)
     if options.protocol == "seed000":
         return seed000.specs(general, _names(options, seed000.TITLES))
@@ -129,11 +137,25 @@ def specs_of(options: argparse.Namespace) -> list[Spec]:
         return [replace(general, variant=kind.name, **exact, **changes) for kind, changes in variants]
     # Whole-model compile leaves checkpointed frames out: that row does not exist.
     return [
-        replace(general, variant=kind.name, checkpointing=on, checkpointing_kind=checkpointing, **changes)
+        replace(general, variant=kind.name, checkpointing=on, checkpointing_kind=checkpointing, **(products | changes))
         for on, checkpointing in settings
         for kind, changes in variants
+        for products in _products(options.products)
         if not (on and kind.compile == "model")
     ]
+
+
+def _products(text: str | None) -> list[dict[str, str]]:
+    """Settings of a spec for each of the products that --products names; one without any for None."""
+    if text is None:
+        return [{}]
+    settings = []
+    for each in text.replace(" ", "").split(","):
+        kind, _, products = each.partition(":")
+        if kind not in ("bf16", "fp8", "int8") or products not in ("", *PRODUCTS) or (kind == "bf16" and products):
+            raise ValueError(f"--products has {each!r}; it must be bf16, or fp8 or int8 with :small or :fast behind it")
+        settings.append({"base_compute": kind, "base_products": products or "small"})
+    return settings
 
 
 def _with_clips(spec: Spec) -> Spec:

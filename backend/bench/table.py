@@ -9,6 +9,7 @@ from typing import Any
 from backend.bench.clip_table import clip_table
 from backend.bench.groups import Group, Row, groups
 from backend.bench.markdown import markdown, shown
+from backend.bench.products_table import products_table
 from backend.bench.profile import GROUPS, PARTS
 from backend.bench.profile import read as read_parts
 from backend.bench.published import others
@@ -104,8 +105,9 @@ def _compile_table(rows: list[Row]) -> str:
                 str(len(group.good)),
             ]
         )
-    more = clip_table(measured, same) + swap_table(measured, same) + profile_table(measured, same)
-    return markdown(_HEADER, lines) + more + compile_table(measured, same) + others(measured)
+    more = clip_table(measured, same) + products_table(measured, same) + swap_table(measured, same)
+    more += profile_table(measured, same) + compile_table(measured, same)
+    return markdown(_HEADER, lines) + more + others(measured)
 
 
 def _graphs(group: Group) -> str:

@@ -9,6 +9,17 @@ from typing import Any
 from backend.bench.clips import Clip, parse_clips
 from backend.bench.sizes import SIZES
 
+PRODUCTS = (
+    "small",
+    "small-rowwise",
+    "small-fused",
+    "small-unrotated",
+    "fast",
+    "fast-rowwise",
+    "fast-unrotated",
+)
+"""Names of `backend.memory.product_ways.WAYS`, which needs torch; not every format has each."""
+
 ROUTES = ("sdpa", "varlen", "flex", "flash2", "fa3", "fa4")
 
 
@@ -84,7 +95,15 @@ VARIANTS: dict[str, Variant] = {
             compile="blocks",
             dynamic="false",
             limit=8,
-            about="compile without static tokens: the recompile limit is hit, the rest is eager",
+            about="compile without static tokens, with torch's own recompile limit of 8",
+        ),
+        Variant(
+            "limit:3",
+            "off",
+            compile="blocks",
+            dynamic="false",
+            limit=3,
+            about="the same with a recompile limit of 3: it is hit, and further shapes run eagerly",
         ),
     )
 }
@@ -139,6 +158,15 @@ class Spec:
     fused_lora: bool = option(False, "one product for the LoRA layers of one input", "fused LoRA")
     base_quantization: str = option("none", "format of the frozen weights", "{}", ("none", "fp8", "int8", "nf4"))
     base_compute: str = option("bf16", "what quantised layers multiply in", "{} products", ("bf16", "int8", "fp8"))
+    base_products: str = option(
+        "small", "what 8-bit products keep and by which kernels they are computed", "{}", PRODUCTS
+    )
+    full: str = option(
+        "",
+        "optimizer of all the model's weights, stepped in the backward pass, in place of a LoRA",
+        "full, {}",
+        ("", "adafactor", "adamw", "adamw8bit"),
+    )
     swap: int = option(0, "blocks whose weights are streamed from the host", "swap {}")
     swap_ring: int = option(2, "buffers on the device for swapped blocks", "ring {}")
     disable_linear: str = option(
@@ -166,7 +194,7 @@ class Spec:
     @property
     def recomputes(self) -> bool:
         """Whether checkpointing is left to the compiled blocks' own graphs where they can."""
-        return self.checkpointing and self.checkpointing_kind == "auto"
+        return self.checkpointing and self.checkpointing_kind in ("auto", "attention")
 
     @property
     def stacks(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from backend.bench.clips import bucket_name
@@ -36,9 +36,10 @@ def measure(spec: Spec) -> dict[str, Any]:
         import torch
 
         from backend.bench.profile import compile_parts, written
-        from backend.bench.work import DTYPES, Stream, build, swap_of
+        from backend.bench.work import DTYPES, Stream, build, frozen_shapes, optimizer_for, swap_of
         from backend.compile.cuda_graphs.recording import record
         from backend.compile.device_syncs import counted_syncs
+        from backend.compile.dynamo_counters import limit_hits
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing
 
@@ -49,18 +50,20 @@ def measure(spec: Spec) -> dict[str, Any]:
     shapes, attention = shapes_of(spec, kind, device, folder)
     model, lora = build(spec, device)
     wait()
+    frozen = frozen_shapes(spec, device)
+    weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()) if not t.requires_grad)
     swap = swap_of(spec, model, device)
     stream = Stream(spec, device, kind.mode == "exact_buckets")
-    optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
-    optimizer.register_step_post_hook(lambda *_: lora.publish())
-    checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes)
+    optimizer = optimizer_for(spec, model, lora, swap)
+    checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes, spec.checkpointing_kind == "attention")
     meter = _Meter(device, swap)
     telemetry = Telemetry(folder).start()
     report = _compile(spec, kind, model, shapes)
     if spec.cuda_graphs:
         meter.recorder = record(model)
     autocast = torch.autocast(device.type, DTYPES["bf16"], spec.autocast and SIZES[spec.size].dtype != "fp32")
-    step = Step(model, optimizer, shapes, autocast, lora.collect_gradients, kind.plain_forward)
+    collect = (lambda: None) if lora is None else lora.collect_gradients
+    step = Step(model, optimizer, shapes, autocast, collect, kind.plain_forward)
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
     warm = _warm(spec, stream)
     stats = telemetry.poll()
@@ -69,9 +72,11 @@ def measure(spec: Spec) -> dict[str, Any]:
     row = {
         **_timed(times, warm),
         **(_by_bucket(times, meter.peaks, warm, stream.buckets) if spec.buckets else {}),
+        "bucket_estimated_gb": _estimated(spec, kind, frozen),
         **_counted(stats, planned, graphs_warm + (planned or 0) - (planned_warm or 0)),
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
+        "weights_gb": weights / 1e9,
         "compile_parts": written(compile_parts()),
         "route": f"{shapes.route.name}: {shapes.route.detail}{attention}" if kind.mode != "off" else "sdpa: plain",
         "failed_blocks": len(report.failed) if report else 0,
@@ -87,7 +92,10 @@ def measure(spec: Spec) -> dict[str, Any]:
         step(stream.batch(len(times)))
     row["syncs"] = syncs.count
     if spec.validate:
+        before = limit_hits()
         row["validation_loss"] = _validate(stream, step.forward)
+        # without gradients each shape asks for one graph more
+        row["limit_hits"] += limit_hits() - before
     return row
 
 
@@ -163,6 +171,13 @@ def _by_bucket(times: list[float], peaks: list[int], warm: int, buckets: Sequenc
         "bucket_ms": [f"{name}={1000 * each:.1f}" for name, each in seconds.items()],
         "bucket_peak_gb": [f"{name}={each / 1e9:.2f}" for name, each in most.items()],
     }
+
+
+def _estimated(spec: Spec, kind: Variant, frozen: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """A column of the record: bytes that each clip size was estimated at, by the name of its bucket."""
+    from backend.bench.estimate import step_bytes
+
+    return [f"{bucket_name(clip)}={each / 1e9:.2f}" for clip, each in step_bytes(spec, kind, frozen).items()]
 
 
 def _compile(spec: Spec, kind: Variant, model: Any, shapes: Any) -> Any:

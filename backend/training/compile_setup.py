@@ -73,7 +73,9 @@ def compile_blocks(
     telemetry = Telemetry(cache, in_force=InForce(static, trims, inputs.cfg.dataset.batch_size == 1)).start()
     stack.callback(telemetry.stop)
     recompute = within_graphs(inputs.cfg)
-    checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget, recompute)
+    memory = inputs.cfg.memory
+    keeps = memory.checkpointing_kind == "attention"
+    checkpointing.set_activation_budget(memory.activation_memory_budget, recompute, keeps)
     rows = [BlockChoice(row.blocks, row.backend, row.compile) for row in settings.compile_blocks or ()]
     try:
         report = compile_model(

@@ -27,7 +27,7 @@ SIZES, WORDS = [(16, 16), (16, 24), (12, 20), (24, 8)], [40, 64, 50, 64]
 HALF_ROUTES = ["sdpa", "varlen", "flash2", "fa3", "fa4", "flex"]
 
 
-def errors(found: tuple, wanted: tuple) -> tuple[float, float]:
+def errors(actual: tuple, wanted: tuple) -> tuple[float, float]:
     """Root mean square error of outputs and of gradients, each against its own size."""
 
     def rms(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
@@ -35,7 +35,7 @@ def errors(found: tuple, wanted: tuple) -> tuple[float, float]:
         return ((got - want).square().mean().sqrt() / want.square().mean().sqrt()).item()
 
     names = sorted(wanted[1])
-    return rms(found[0], wanted[0]), rms([found[1][n] for n in names], [wanted[1][n] for n in names])
+    return rms(actual[0], wanted[0]), rms([actual[1][n] for n in names], [wanted[1][n] for n in names])
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +62,10 @@ def test_float32_routes_are_exact(model32: torch.nn.Module, truth: tuple, name: 
     if checkpointing:
         model32.enable_gradient_checkpointing()
     try:
-        found = run(model32, batch, static(attention_routes.choose_route(name, CUDA, torch.float32)))
+        output = run(model32, batch, static(attention_routes.choose_route(name, CUDA, torch.float32)))
     finally:
         model32.disable_gradient_checkpointing()
-    assert_equal_runs(found, truth)
+    assert_equal_runs(output, truth)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -135,6 +135,9 @@ class SwapEvent(Event):
     ring: int | None = None
     place_bytes: int | None = None
     moved: int | None = None
+    """To the device in one pass."""
+    stored: int | None = None
+    """From the device in one pass, of trained weights."""
     rate: float | None = None
     """Bytes a second."""
     limit_seconds: float | None = None
