@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from backend.compile.cuda_graphs.recording import Recorder, forget, record
+from backend.compile.cuda_graphs.recording import Recorder, _key, forget, record
 from backend.compile.cuda_graphs.replay import compare
 from backend.memory.exclusive_device import offloaded
 from backend.models.family_classes import load_family
+from backend.shapes.padding import joint_spans, span_mask
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.recorded import GB, assert_same, losses, model_on, turns
 from tests.tiny.sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
@@ -304,3 +306,14 @@ def test_the_log_tells_what_is_recorded(card: Card, caplog: pytest.LogCaptureFix
     losses(model, turns("cpu"))
     told = [r.getMessage() for r in caplog.records if r.name == "backend.compile.cuda_graphs.recording"]
     assert told == [f"recorded CUDA graphs of shape {n}" for n in (1, 2)]
+
+
+def test_a_pass_with_flex_attentions_mask_can_be_recorded() -> None:
+    """A replay makes the mask again from the bounds of its batch."""
+    masks = [span_mask(joint_spans([text], [200], 64, 200), torch.device("cpu")) for text in (3, 50)]
+    leaves, forms = zip(*(tree_flatten(((mask,), {})) for mask in masks), strict=True)
+    assert _key(leaves[0], forms[0]) == _key(leaves[1], forms[1]) is not None
+    ((again,), _) = tree_unflatten(leaves[1], forms[0])
+    assert torch.equal(again.block_mask.to_dense(), masks[1].block_mask.to_dense())
+    assert not torch.equal(masks[0].block_mask.kv_num_blocks, masks[0].block_mask.full_kv_num_blocks)
+    assert tree_map(lambda leaf: None, masks[0]).block_mask is None
