@@ -84,7 +84,7 @@ const newRow = () => {
   };
 };
 /**
- * Adds what is new and leaves the rest alone: a clip that plays goes on.
+ * Adds what is new and leaves the rest alone: a clip that plays continues.
  *
  * @param {SampleRow} known
  * @param {Sample[]} samples

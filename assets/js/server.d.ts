@@ -241,7 +241,22 @@ export interface RunFacts {
   };
   recompiles: CompileReason[];
   breaks: CompileReason[];
-  recorded: { state: string; reason?: string; shapes: number; kept: number } | null;
+  attention: {
+    route: string;
+    detail: string;
+    how: string;
+    milliseconds?: Record<string, number> | null;
+    left_out?: Record<string, string> | null;
+    form?: string;
+  } | null;
+  recorded: {
+    state: string;
+    reason?: string;
+    shapes: number;
+    kept: number;
+    plain_ms?: number | null;
+    replay_ms?: number | null;
+  } | null;
   warnings: { text: string; remedy: string }[];
   validation: Validation[];
   best: { step: number; loss: number; words: string } | null;

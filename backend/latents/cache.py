@@ -23,6 +23,7 @@ from torch import Tensor
 from backend.base.errors import Refused
 from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
+from backend.dataset.augmentation import recoloured
 from backend.dataset.buckets import Fit
 from backend.dataset.clips import BadClip, hash_of, read_frames
 from backend.dataset.controls import sample_items
@@ -93,8 +94,16 @@ class Words(NamedTuple):
 
 
 def wanted_latents(plan: Plan) -> list[Cut]:
-    """Every picture of training and validation with its bucket, and their control pictures."""
-    pairs = _pictures(plan)
+    """Every picture of training and validation with its bucket, all versions of those that are trained, and their
+    control pictures."""
+    plain = set(plan.measured)
+    pairs = [
+        (item, each)
+        for number, (item, fit) in enumerate(zip(plan.items, plan.fits, strict=True))
+        # what is measured is measured as it is
+        for each in dict.fromkeys([*([fit] if number in plain else []), *plan.images.fits(item, fit)])
+    ]
+    pairs += _pictures(plan)[len(plan.items) :]
     return pairs + [cut for item, fit in pairs for cut in plan.references.cuts(item.controls, fit.bucket.size)]
 
 
@@ -110,9 +119,16 @@ def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
     Where captions are read with their control pictures, the empty one is only wanted if captions are dropped.
     """
     reads, length = plan.text.reads_control, plan.text_length
+    plain = {plan.items[number] for number in plan.measured}
+    trained = set(plan.items)
     captions = [
-        (item.caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
+        (caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
         for item, fit in _pictures(plan)
+        # what is measured has its plain caption
+        for caption in [
+            *([item.caption] if item in plain or item not in trained else []),
+            *(plan.captions.captions(item) if item in trained else []),
+        ]
     ]
     wanted = [Words("", length)] if not reads else []
     if reads and plan.drops_captions:
@@ -271,7 +287,7 @@ def _clip_of(item: Item, window: Window, fit: Fit, transparency: str) -> Tensor:
             across, down = frame.width / item.width, frame.height / item.height
             left, top, right, bottom = fit.box
             box = (left * across, top * down, right * across, bottom * down)
-            result[:, number] = _channels_first(cut(frame, (width, height), box))
+            result[:, number] = _channels_first(recoloured(cut(frame, (width, height), box), fit))
     return result
 
 
@@ -315,7 +331,7 @@ def picture_of(item: Item, fit: Fit, transparency: str) -> Image.Image:
     try:
         with BUDGET.room(item.width, item.height):
             picture = open_image(io.BytesIO(data), transparency)
-            return cut(picture, (fit.bucket.width, fit.bucket.height), fit.box)
+            return recoloured(cut(picture, (fit.bucket.width, fit.bucket.height), fit.box), fit)
     except BadImage as error:
         raise ValueError(f"can't be used: {error}") from error
 

@@ -221,7 +221,7 @@ def _settings_that_count(cfg: Config) -> dict[str, Any]:
 def _newest_of_run(request: PreviewRequest) -> list[Choices]:
     """The newest LoRA file of the request's run, so that there is room for it and for those before it.
 
-    Of its own saves: the run may write its best file anew at this moment.
+    Of its own saves: the run may write its best file again at this moment.
     """
     files = [] if request.run is None else [each for each in checkpoints_of(Run(request.run)) if each.role is None]
     return [(LoraChoice(path=each.path),) for each in files[-1:]]

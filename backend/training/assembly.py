@@ -214,6 +214,7 @@ def make_loader(inputs: Inputs, events: EventWriter) -> Loader:
         workers=inputs.cfg.dataset.loader_workers,
         conditions=inputs.code.conditions,
         renew=partial(encode_again, inputs, events),
+        masks=inputs.masks,
     )
 
 

@@ -20,7 +20,7 @@ SMALL += ["--setting", "compile.compile_backend=eager", "--setting", "model.text
 
 
 def test_scenes_are_measured_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     run, jobs = inference._run, []
 
     def here(job: dict[str, Any], longest_s: float) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_scenes_are_measured_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(inference, "_run", here)
     line = ["--inference", "tiny-flux", "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out"), *SMALL]
     scenes = ["--scenes", "whole,nf4-offload,swaps", "--starts", "eager,cold"]
-    assert bench.main([*line, *scenes], said.append) == 0, said
+    assert bench.main([*line, *scenes], lines.append) == 0, lines
     rows = {(row["scene"], row["start"]): row for row in read_rows(tmp_path / "out" / "tiny-flux")}
     order = [("swaps", "cold"), ("whole", "cold"), ("nf4-offload", "cold"), ("nf4-offload", "eager")]
     assert list(rows) == order
@@ -53,9 +53,9 @@ def test_scenes_are_measured_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest
     assert rows["whole", "cold"]["graphs"] == "1"
     swaps = rows["swaps", "cold"]
     assert swaps["same"] == "1" and float(swaps["swap_s"]) > 0 and rows["whole", "cold"]["swap_s"] == ""
-    assert "LoRAs in turn: 0 recompiles" in said[-1]
+    assert "LoRAs in turn: 0 recompiles" in lines[-1]
     assert nf4 or rows["nf4-offload", "cold"]["graphs"] == "2"
-    assert "| Compiled as a whole |" in said[-1] and FILE in said[-1]
+    assert "| Compiled as a whole |" in lines[-1] and FILE in lines[-1]
     # the settings of every scene are some that a preview can have
     for name, scene in SCENES.items():
         cfg = worker.settings_of({**jobs[0], "settings": scene.settings("warm")})
@@ -63,11 +63,11 @@ def test_scenes_are_measured_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest
     # what is recorded is not measured again
     count = len(jobs)
     again = ["--scenes", "whole", "--starts", "cold"]
-    assert bench.main([*line, *again], said.append) == 0 and len(jobs) == count
+    assert bench.main([*line, *again], lines.append) == 0 and len(jobs) == count
     # nor is anything begun without time
     late = ["--scenes", "regional", "--budget-s", "1"]
-    assert bench.main([*line, *late], said.append) == 1 and len(jobs) == count
-    assert "no time left for regional eager, regional cold, regional warm" in "".join(said)
+    assert bench.main([*line, *late], lines.append) == 1 and len(jobs) == count
+    assert "no time left for regional eager, regional cold, regional warm" in "".join(lines)
     # but for pictures of another size, whose rows are no part of this table
     read = inference._parser().parse_args(["--size", "tiny-flux", *line[2:], "--height", "128"])
     assert inference._missing(read, ["whole"], ["cold"], tmp_path / "out" / "tiny-flux") == [("whole", "cold")]

@@ -72,15 +72,15 @@ def test_pictures_are_served_by_their_names_alone(page: Page, folder: PreviewFol
     run = make_run(page.runs)
     identity = draw(page, run=run.name)[1]["request"]
     (folder.pictures_dir(identity) / "01-01.png").write_bytes(b"\x89PNG")
-    found = page.client.get("/preview/picture", params={"request": identity, "file": "01-01.png"})
-    assert found.status_code == 200 and found.headers["content-type"] == "image/png"
+    answer = page.client.get("/preview/picture", params={"request": identity, "file": "01-01.png"})
+    assert answer.status_code == 200 and answer.headers["content-type"] == "image/png"
     # of a clip the frames too, and parts of it
     for name, kind in (("01-02.mp4", "video/mp4"), ("01-02.sheet.png", "image/png")):
         (folder.pictures_dir(identity) / name).write_bytes(b"0123456789")
         part = {"Range": "bytes=2-4"}
         asked = {"request": identity, "file": name}
-        found = page.client.get("/preview/picture", params=asked, headers=part)
-        assert (found.status_code, found.headers["content-type"], found.content) == (206, kind, b"234")
+        answer = page.client.get("/preview/picture", params=asked, headers=part)
+        assert (answer.status_code, answer.headers["content-type"], answer.content) == (206, kind, b"234")
     for request, file in ((identity, "request.json"), (identity, "../../worker.json"), ("..", "01-01.png")):
         assert page.client.get("/preview/picture", params={"request": request, "file": file}).status_code == 404
 

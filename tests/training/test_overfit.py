@@ -279,8 +279,10 @@ def test_a_gain_counts_from_the_smallest_that_is_set() -> None:
 
 def test_overfitting_begins_and_ends() -> None:
     def state(*measured: tuple[float, float | None]) -> tuple[int, int] | None:
-        found = overfitting_of([Measurement(step=n, loss=a, training_loss=b) for n, (a, b) in enumerate(measured)])
-        return found and (found.since.step, found.lowest.step)
+        overfitting = overfitting_of(
+            [Measurement(step=n, loss=a, training_loss=b) for n, (a, b) in enumerate(measured)]
+        )
+        return overfitting and (overfitting.since.step, overfitting.lowest.step)
 
     begun = ((1.0, 1.0), (0.9, 0.9), (0.95, 0.8), (0.96, 0.7))
     assert state(*begun[:3]) is None and state(*begun) == (3, 1)

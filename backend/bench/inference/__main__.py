@@ -128,7 +128,7 @@ def _names(option: str, text: str | None, all_names: list[str]) -> list[str]:
 
 
 def _job(options: argparse.Namespace, model: Path, name: str, start: Start, caches: Path) -> dict[str, Any]:
-    """What a worker is told."""
+    """What a worker receives."""
     more = dict(text.partition("=")[::2] for text in options.setting)
     cache = {} if start == "eager" else {"compile.compile_cache_dir": str(caches)}
     size = {name: getattr(options, name) for name in ("width", "height", "steps", "frames")}
