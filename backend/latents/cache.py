@@ -39,18 +39,6 @@ if TYPE_CHECKING:
     from backend.config.schema import Config
     from backend.plan.plan import Plan
 
-__all__ = [
-    "LatentCache",
-    "TextCache",
-    "build_latents",
-    "build_text",
-    "encode_picture",
-    "encode_words",
-    "pixels_of",
-    "wanted_latents",
-    "wanted_text",
-]
-
 log = logging.getLogger(__name__)
 
 # done, total
