@@ -118,6 +118,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             clips,
             folder.is_reg,
             folder.class_tokens,
+            folder.class_images,
         )
         for index, folder in enumerate(data.folders)
     ]

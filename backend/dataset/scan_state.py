@@ -32,6 +32,8 @@ class FolderSpec:
     """Its pictures are regularization images."""
     class_tokens: str | None = None
     """Caption of its pictures that have no caption file."""
+    class_images: int | None = None
+    """Regularization images that the base model is to draw into it."""
 
 
 @dataclass

@@ -44,6 +44,7 @@ def test_rows_are_compared_cell_by_cell() -> None:
     a = with_values(Config(), {"dataset.folders": [{"path": "a"}, {"path": "b"}]})
     b = with_values(Config(), {"dataset.folders": [{"path": "a", "num_repeats": 2}]})
     row = {"path": "b", "num_repeats": 1, "control_path": None, "is_reg": False, "class_tokens": None}
+    row["class_images"] = None
     assert diff(a, b) == [
         Change("dataset.folders[0].num_repeats", "Image folders: Repeats", 1, 2),
         Change("dataset.folders[1]", "Image folders", row, None),

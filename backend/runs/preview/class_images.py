@@ -1,0 +1,75 @@
+"""Asks for the class images of DreamBooth: what a regularization folder still lacks, drawn with the base model.
+
+The rows of ``dataset.folders`` say which: those with ``class_images``, drawn from their ``class_tokens``. Each image is
+a file of its own, whole or not there, and has a seed of its own by its number: drawing again continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.base.errors import Refused
+from backend.base.paths import resolve
+from backend.base.problems import errors
+from backend.config.load import load
+from backend.config.schema import Config, SamplePrompt, with_values
+from backend.config.sections.dataset import ImageFolder
+from backend.dataset.class_images import missing_names
+from backend.runs.preview.request import PreviewRequest, Row, settings_of_form
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassFolder:
+    """What one folder lacks. names: files to draw, each with its number from 0. total: that it is to have."""
+
+    path: Path
+    words: str
+    names: Mapping[str, int]
+    total: int
+
+
+def class_folders(cfg: Config) -> list[ClassFolder]:
+    """The folders of a training that have class images, with what is to be drawn."""
+    return [_folder(row) for row in cfg.dataset.folders if row.class_images]
+
+
+def _folder(row: ImageFolder) -> ClassFolder:
+    path, count = resolve(row.path), row.class_images or 0
+    return ClassFolder(path=path, words=row.class_tokens or "", names=missing_names(path, count), total=count)
+
+
+def settings_of_training(path: Path, changes: Mapping[str, str]) -> Config:
+    """Settings of a training, from its TOML. changes: further ones by name. Refused with all problems."""
+    loaded = load(path, changes)
+    if loaded.config is None or errors(loaded.problems):
+        raise Refused.of(errors(loaded.problems))
+    return loaded.config
+
+
+def class_images_request(cfg: Config, folders: Sequence[ClassFolder], most: int | None = None) -> PreviewRequest:
+    """The images that the folders lack, `most` of them at once, as a request whose pictures are copied there.
+
+    As large as the training's resolution, with the steps and guidance of its first sample prompt. Refused where no
+    folder asks for class images, or none lacks one.
+    """
+    if not folders:
+        text, remedy = "no image folder asks for class images", "Set is_reg, class_tokens and class_images of a folder."
+        raise Refused(text, remedy, "dataset.folders")
+    wanted = [(folder, name, number) for folder in folders for name, number in folder.names.items()][:most]
+    if not wanted:
+        raise Refused("all class images are there", "Raise class_images of the folder to draw more.", "dataset.folders")
+    like = cfg.sampling.prompts[0] if cfg.sampling.prompts else SamplePrompt(prompt="")
+    side = cfg.dataset.resolution
+    usual = {"width": side, "height": side, "lora_scale": 1.0, "text_length": None}
+    return PreviewRequest(
+        # folders mean nothing to a drawing, and rules between them would be in its way
+        config=settings_of_form(with_values(cfg, {"dataset.folders": []}), {}),
+        rows=(Row(name="base model"),),
+        prompts=tuple(
+            like.model_copy(update={**usual, "prompt": folder.words, "seed": cfg.training.seed + number})
+            for folder, _, number in wanted
+        ),
+        copies=tuple(str(folder.path / name) for folder, name, _ in wanted),
+    )
