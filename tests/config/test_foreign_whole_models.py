@@ -19,7 +19,7 @@ def imported(raw: str) -> tuple[Converted, Config]:
     assert converted.loaded.config is not None and not converted.loaded.problems, converted.loaded.problems
     assert not [note.key for note in converted.notes if note.fate == "unknown"]
     # nothing is said of a LoRA that the file never named
-    assert not {note.path for note in converted.notes} & {"network.network_dim", "network.train_text_encoder"}
+    assert not {note.path for note in converted.notes} & {"network.network_dim"}
     return converted, converted.loaded.config
 
 
@@ -49,13 +49,16 @@ def test_presets_of_kohya_ss_for_finetuning_and_dreambooth() -> None:
     more = {"saving.model_layout": "diffusers", "dataset.batch_size": 2, "optimizer.optimizer": "adamw8bit"}
     holds(config, FULL | more | {"model.family": "sdxl", "optimizer.learning_rate": 5e-05})
     fates = {note.key: note.fate for note in converted.notes}
-    assert fates["train_text_encoder"] == fates["learning_rate_te1"] == fates["image_folder"] == "not offered"
+    holds(config, {"network.train_text_encoder": True, "optimizer.text_encoder_lr": 1e-05})
+    assert fates["image_folder"] == "not offered"
     assert FINETUNE.keys() <= fates.keys()
 
     converted, config = imported(json.dumps(DREAMBOOTH))
     holds(config, FULL | {"model.family": "sd3", "saving.model_layout": "single_file", "loss.prior_loss_weight": 0.5})
     assert [(row.path, row.is_reg) for row in config.dataset.folders] == [("/pictures", False), ("/reg", True)]
-    assert DREAMBOOTH.keys() <= {note.key for note in converted.notes}
+    fates = {note.key: note.fate for note in converted.notes}
+    # its text encoders are not trained here
+    assert fates["learning_rate_te1"] == "not offered" and DREAMBOOTH.keys() <= fates.keys()
 
 
 @pytest.mark.parametrize(
@@ -94,5 +97,6 @@ def test_fine_tuning_of_onetrainer() -> None:
     converted, config = imported(json.dumps(preset))
     holds(config, FULL | {"model.family": "sdxl", "memory.base_quantization": "none"})
     fates = {note.key: note.fate for note in converted.notes}
-    assert (fates["lora_rank"], fates["text_encoder.train"]) == ("not needed", "not offered")
+    assert (fates["lora_rank"], fates["text_encoder.train"]) == ("not needed", "taken")
+    assert config.network.train_text_encoder
     assert fates["optimizer.stochastic_rounding"] == "not needed"
