@@ -17,6 +17,7 @@ from backend.config.load import load
 from backend.config.schema import Config, SamplePrompt, with_values
 from backend.config.sections.dataset import ImageFolder
 from backend.dataset.class_images import missing_names
+from backend.families.table import family
 from backend.runs.preview.request import PreviewRequest, Row, settings_of_form
 
 
@@ -51,7 +52,8 @@ def settings_of_training(path: Path, changes: Mapping[str, str]) -> Config:
 def class_images_request(cfg: Config, folders: Sequence[ClassFolder], most: int | None = None) -> PreviewRequest:
     """The images that the folders lack, `most` of them at once, as a request whose pictures are copied there.
 
-    As large as the training's resolution, with the steps and guidance of its first sample prompt. Refused where no
+    As large as the training's resolution, with the steps and guidance of its first sample prompt, or what is usual for
+    the family. Refused where no
     folder asks for class images, or none lacks one.
     """
     if not folders:
@@ -60,7 +62,7 @@ def class_images_request(cfg: Config, folders: Sequence[ClassFolder], most: int 
     wanted = [(folder, name, number) for folder in folders for name, number in folder.names.items()][:most]
     if not wanted:
         raise Refused("all class images are there", "Raise class_images of the folder to draw more.", "dataset.folders")
-    like = cfg.sampling.prompts[0] if cfg.sampling.prompts else SamplePrompt(prompt="")
+    like = cfg.sampling.prompts[0] if cfg.sampling.prompts else _usual(cfg)
     side = cfg.dataset.resolution
     usual = {"width": side, "height": side, "lora_scale": 1.0, "text_length": None}
     return PreviewRequest(
@@ -73,3 +75,10 @@ def class_images_request(cfg: Config, folders: Sequence[ClassFolder], most: int 
         ),
         copies=tuple(str(folder.path / name) for folder, name, _ in wanted),
     )
+
+
+def _usual(cfg: Config) -> SamplePrompt:
+    """How pictures of the family are drawn: those that take no guidance as an input are guided by two passes."""
+    facts = family(cfg.model.family)
+    own = 1.0 if "guidance_scale" in facts.options else 7.0 if facts.objective == "diffusion" else 4.0
+    return SamplePrompt(prompt="", true_cfg_scale=own)
