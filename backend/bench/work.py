@@ -82,6 +82,20 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora | None]:
     return model.train(), lora
 
 
+def frozen_shapes(spec: Spec, device: torch.device) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the frozen denoiser's tensors."""
+    return {name: tensor.shape for name, tensor in _source(spec, device).tensors().items()}
+
+
+def _source(spec: Spec, device: torch.device) -> RandomPart:
+    """The frozen denoiser before it is loaded."""
+    size, stacks = SIZES[spec.size], spec.stacks
+    layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
+    layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
+    model = getattr(diffusers, family(size.family).denoiser_class)
+    return RandomPart(model, {**size.config, **layers}, DTYPES[size.dtype], device, spec.seed)
+
+
 def optimizer_for(spec: Spec, model: nn.Module, lora: Lora | None, swap: BlockSwap | None) -> Optimizer:
     """AdamW of the LoRA, or the spec's optimizer of all weights, stepped in the backward pass."""
     if lora is not None:
@@ -99,16 +113,14 @@ def _loaded(spec: Spec, device: torch.device) -> nn.Module:
     """The frozen denoiser, by the loader of runs."""
     size = SIZES[spec.size]
     facts, dtype = family(size.family), DTYPES[size.dtype]
-    stacks = spec.stacks
-    layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
-    layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
-    source = RandomPart(getattr(diffusers, facts.denoiser_class), {**size.config, **layers}, dtype, device, spec.seed)
+    source = _source(spec, device)
     swapped = swapped_paths(source.empty, _running_order(spec, source.empty), spec.swap) if spec.swap else ()
     loading = LoadOptions(
         dtype,
         device,
         quantize=stored_as(spec.base_quantization, spec.base_compute),
         compute=spec.base_compute,
+        products=spec.base_products,
         host=lambda path: any(path == block or path.startswith(f"{block}.") for block in swapped),
     )
     return load_part(type(source.empty), source, facts.denoiser, loading)

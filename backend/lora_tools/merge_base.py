@@ -112,7 +112,7 @@ def _write_folder(
     files: Sequence[tuple[Path, float]],
     progress: _Progress,
 ) -> None:
-    """A copy of the folder, with the weights of the changed parts written anew into files of the same names."""
+    """A copy of the folder, with the weights of the changed parts written again into files of the same names."""
     source = model.files.path
     assert source is not None
     parts = {part.name: part for part in model.parts() if merged[part.name]}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from backend.bench import __main__ as bench
-from backend.bench import report, work
+from backend.bench import profile, report, work
 from backend.bench.groups import groups
 from backend.bench.processes import Worker
 from backend.bench.random_part import RandomPart
@@ -74,15 +74,18 @@ def test_tiny_bench_measures_records_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: None
 ) -> None:
     """Eager and static on the same stream: equal losses, 2 planned graphs, 0 recompiles over 9 buckets, no break."""
-    said: list[str] = []
-    command = [*TINY, "--variants", "eager,static:sdpa,static:varlen", "--out", str(tmp_path)]
-    assert bench.main(command, said.append) == 0
+    lines: list[str] = []
+    command = [*TINY, "--variants", "eager,static:sdpa,static:varlen", "--out", str(tmp_path), "--profile", "--rank=3"]
+    assert bench.main(command, lines.append) == 0
     with (tmp_path / "tiny-compile" / "results.csv").open() as file:
         rows = {row["variant"]: row for row in csv.DictReader(file)}
     eager, static, refused = rows["eager"], rows["static:sdpa"], rows["static:varlen"]
     assert eager["ok"] == static["ok"] == "1" and float(static["loss"]) == pytest.approx(float(eager["loss"]), rel=1e-4)
     assert (static["graphs"], static["recompiles"], static["breaks"], eager["graphs"]) == ("2", "0", "0", "0")
     assert static["buckets"] == "9" and float(static["compile_s"]) > 0 and eager["compile_s"] == "0"
+    parts = profile.read(eager["profile_ms"])
+    assert list(parts) == list(profile.GROUPS) and all(parts[name] > 0 for name in profile.GROUPS[:6]), parts
+    assert profile.read(static["compile_parts"])["tracing"] > 0 and "| ms of a step | attention |" in lines[-1]
     assert refused["ok"] == "0" and "varlen attention needs an NVIDIA GPU" in refused["error"]
     with (tmp_path / "tiny-compile" / "losses.csv").open() as file:
         assert sum(row["variant"] == "eager" for row in csv.DictReader(file)) == 11
@@ -91,8 +94,8 @@ def test_tiny_bench_measures_records_and_goes_on(
 
     monkeypatch.setattr(bench, "run_worker", lambda spec, timeout: pytest.fail("measured again"))
     monkeypatch.setattr(bench._Clock, "fits", lambda self, spec: spec.variant != "static:varlen")
-    assert bench.main(command, said.append) == 0
-    assert "no time left for static:varlen" in "".join(said)
+    assert bench.main(command, lines.append) == 0
+    assert "no time left for static:varlen" in "".join(lines)
 
 
 @pytest.mark.parametrize("how", [{"base_quantization": "int8"}, {"full": "adamw"}], ids=["LoRA", "full"])
@@ -118,11 +121,17 @@ def test_families_make_the_planned_graphs_and_eagers_loss(size: str, classes: in
         torch._dynamo.reset()
         spec = Spec(name, size=size, steps=1, backend="eager", checkpointing=name == "dynamic", captions=captions)
         rows[name] = measure(replace(spec, cache_dir=str(tmp_path / "c")))
-    found = {name: [row[k] for k in ("graphs", "planned_graphs", "recompiles", "breaks")] for name, row in rows.items()}
+    figures = {
+        name: [row[k] for k in ("graphs", "planned_graphs", "recompiles", "breaks")] for name, row in rows.items()
+    }
     # FLUX's texts of 16 places are the smallest bucket; Qwen-Image's are longer and come in both.
     buckets = 2 if size.startswith("tiny-qwen") else 1
     static = classes * buckets
-    assert found == {"eager": [0, 0, 0, 0], "dynamic": [classes, classes, 0, 0], "static:sdpa": [static, static, 0, 0]}
+    assert figures == {
+        "eager": [0, 0, 0, 0],
+        "dynamic": [classes, classes, 0, 0],
+        "static:sdpa": [static, static, 0, 0],
+    }
     assert all(row["losses"] == pytest.approx(rows["eager"]["losses"], rel=1e-4) for row in rows.values())
 
 
@@ -148,9 +157,9 @@ def test_rows_are_as_the_family_trains() -> None:
 
 
 def test_shape_modes_a_family_lacks_are_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = bench._parser().parse_args(["--size", "sdxl", "--variants", "eager,static:sdpa,static:fa4,exact"])
-    assert [spec.variant for spec in bench.specs_of(given)] == ["eager", "exact"] * 2
-    (line,) = bench.left_out(given)
+    options = bench._parser().parse_args(["--size", "sdxl", "--variants", "eager,static:sdpa,static:fa4,exact"])
+    assert [spec.variant for spec in bench.specs_of(options)] == ["eager", "exact"] * 2
+    (line,) = bench.left_out(options)
     assert "SDXL has no shape mode static: its convolutions" in line
     record = Record.open(tmp_path / "benchmarks" / "sdxl-compile", "compile", [], "abc")
     record.add(Spec("eager", size="sdxl"), 0, answer(0.2, planned_graphs=2))
@@ -185,8 +194,8 @@ def test_a_row_says_what_kept_the_planned_graphs_from_serving() -> None:
     for tokens in (8, 12):
         stack(torch.randn(1, tokens, 8, requires_grad=True))
     telemetry.stop()
-    said = _notes(None, telemetry, 1)
-    assert said.startswith("first: ") and "expected 8, actual 12" in said
+    notes = _notes(None, telemetry, 1)
+    assert notes.startswith("first: ") and "expected 8, actual 12" in notes
     assert _notes(None, telemetry, 2) == _notes(None, telemetry, None) == ""
 
 
@@ -206,19 +215,29 @@ def test_buckets_are_the_seeds_seventeen() -> None:
 
 
 def test_protocol_of_seed000_has_its_settings() -> None:
-    given = bench._parser().parse_args(["--protocol", "seed000", "--size", "flux"])
-    specs = bench.specs_of(given)
-    assert [spec.variant for spec in specs][:4] == ["eager", "fallback", "static:flash2", "static:fa4"]
+    options = bench._parser().parse_args(["--protocol", "seed000", "--size", "flux"])
+    specs = bench.specs_of(options)
+    assert [spec.variant for spec in specs][:5] == ["eager", "fallback", "limit:3", "static:flash2", "static:fa4"]
     assert {(s.rank, s.learning_rate, s.batch, s.seed, s.checkpointing) for s in specs} == {(32, 5e-5, 2, 42, True)}
     assert all(spec.steps + 17 == 182 and spec.validate for spec in specs)
     rows = [dict.fromkeys(COLUMNS, "") | {"variant": s.variant, "ok": "1", "total_s": "671"} for s in specs]
     table = render(rows, "seed000")
     assert "| total time | 11:11 |" in table and "compile, static tokens, FlashAttention 4" in table
-    given = bench._parser().parse_args(["--protocol", "seed000", "--variants", "eager, static:flash2"])
-    assert bench.specs_of(given) == [specs[0], specs[2]]
-    given.variants = "dynamic"
+    options = bench._parser().parse_args(["--protocol", "seed000", "--variants", "eager, static:flash2"])
+    assert bench.specs_of(options) == [specs[0], specs[3]]
+    options.variants = "dynamic"
     with pytest.raises(ValueError, match="--variants has dynamic; the protocol seed000 has eager, fallback"):
-        bench.specs_of(given)
+        bench.specs_of(options)
+
+
+def test_the_row_beyond_the_recompile_limit_hits_it() -> None:
+    torch._dynamo.reset()
+    spec = Spec("limit:3", size="tiny", steps=1, backend="eager", validate=True)
+    row = measure(spec)
+    # three token counts are trained with three graphs a class; the same without gradients find no room
+    assert row["limit_hits"] > 0 and row["graphs"] == row["planned_graphs"] == 2 * 3
+    torch._dynamo.reset()
+    assert row["losses"] == pytest.approx(measure(replace(spec, variant="eager"))["losses"], rel=1e-4)
 
 
 def test_a_command_measures_here_and_never_shows_a_published_record_as_its_own(
@@ -236,13 +255,13 @@ def test_a_command_measures_here_and_never_shows_a_published_record_as_its_own(
     assert not bench.OUT.is_relative_to(bench.ROOT / "docs")
     assert bench._parser().parse_args([]).out == bench.OUT
     monkeypatch.setattr(bench, "OUT", tmp_path / "bench")
-    said: list[str] = []
+    lines: list[str] = []
     command = ["--repeats", "1", "--variants", "eager", "--checkpointing", "on", "--commit", "abc"]
-    assert bench.main(command, said.append) == 0 and len(asked) == 1
-    assert f"Record {tmp_path / 'bench' / 'flux-compile'}, this card, torch {torch.__version__}.\n" in said
-    said.clear()
-    assert bench.main(command, said.append) == 0 and len(asked) == 1
-    assert "Nothing was measured now" in "".join(said)
+    assert bench.main(command, lines.append) == 0 and len(asked) == 1
+    assert f"Record {tmp_path / 'bench' / 'flux-compile'}, this card, torch {torch.__version__}.\n" in lines
+    lines.clear()
+    assert bench.main(command, lines.append) == 0 and len(asked) == 1
+    assert "Nothing was measured now" in "".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -264,14 +283,15 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     flags += ["--autocast", "off", "--fused-lora", "--rank", "8", "--batch", "2", "--steps", "200", "--seed", "1"]
     flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
     flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
-    flags += ["--base-quantization", "fp8", "--base-compute", "int8", "--full", "adafactor"]
-    given = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
+    flags += ["--base-quantization", "fp8", "--base-compute", "int8", "--base-products", "fast"]
+    flags += ["--full", "adafactor", "--warm-up", "off"]
+    options = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
     # which models of pictures refuse
-    given = replace(given, clips="832x480x49")
-    assert all(getattr(given, name) == value for name, value in other.items())
+    options = replace(options, clips="832x480x49")
+    assert all(getattr(options, name) == value for name, value in other.items())
     for name in OPTIONS:
-        changed = replace(Spec("eager"), **{name: getattr(given, name)})
-        assert getattr(given, name) != OPTIONS[name].default, name
+        changed = replace(Spec("eager"), **{name: getattr(options, name)})
+        assert getattr(options, name) != OPTIONS[name].default, name
         assert record.has(Spec("eager"), 0) and not record.has(changed, 0), name
         record.add(changed, 0, answer(0.1))
         assert record.has(changed, 0), name
@@ -282,11 +302,23 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     assert bench.specs_of(usual) == [Spec("eager")]
 
 
+def test_products_are_measured_side_by_side() -> None:
+    flags = ["--variants", "eager", "--checkpointing", "on", "--products"]
+    specs = bench.specs_of(bench._parser().parse_args([*flags, "bf16, fp8:fast,int8"]))
+    assert [(spec.base_compute, spec.base_products) for spec in specs] == [
+        ("bf16", "small"), ("fp8", "fast"), ("int8", "small"),
+    ]  # fmt: skip
+    assert len({bench._short(spec) for spec in specs}) == 3, "each has a compile cache of its own"
+    for wrong in ("nf4", "fp8:faster", "bf16:fast"):
+        with pytest.raises(ValueError, match=wrong):
+            bench.specs_of(bench._parser().parse_args([*flags, wrong]))
+
+
 def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:
-    given = bench._parser().parse_args(
+    options = bench._parser().parse_args(
         ["--size", "tiny", "--variants", "eager", "--checkpointing", "on,off,offload, selective", "--fused-lora"]
     )
-    specs = bench.specs_of(given)
+    specs = bench.specs_of(options)
     assert [(s.checkpointing, s.checkpointing_kind) for s in specs] == [
         (True, ""),
         (False, ""),
@@ -315,8 +347,8 @@ def test_each_family_takes_a_step_on_its_own_objective(size: str) -> None:
 
 
 def test_whole_model_is_left_out_under_checkpointing() -> None:
-    given = bench._parser().parse_args(["--variants", "eager,whole"])
-    assert [(s.variant, s.checkpointing) for s in bench.specs_of(given)] == [
+    options = bench._parser().parse_args(["--variants", "eager,whole"])
+    assert [(s.variant, s.checkpointing) for s in bench.specs_of(options)] == [
         ("eager", True),
         ("eager", False),
         ("whole", False),
@@ -326,16 +358,16 @@ def test_whole_model_is_left_out_under_checkpointing() -> None:
 
 def test_caches_are_filled_and_warm_starts_measured(tmp_path: Path, in_process: None) -> None:
     """Filling records nothing; a warm row is no cold one; a record of losses holds them."""
-    said: list[str] = []
+    lines: list[str] = []
     command = [*TINY, "--variants", "static:sdpa", "--out", str(tmp_path)]
-    assert bench.main([*command, "--warm"], said.append) == 1 and "--fill first" in "".join(said)
-    assert bench.main([*command, "--fill"], said.append) == 0
+    assert bench.main([*command, "--warm"], lines.append) == 1 and "--fill first" in "".join(lines)
+    assert bench.main([*command, "--fill"], lines.append) == 0
     assert not Record.open(tmp_path / "tiny-compile", "compile", []).rows
     assert any(folder.name.startswith("static-sdpa") for folder in (tmp_path / "c" / "mtb-tiny-compile").iterdir())
-    assert bench.main([*command, "--warm"], said.append) == 0
+    assert bench.main([*command, "--warm"], lines.append) == 0
     (row,) = Record.open(tmp_path / "tiny-compile", "compile", []).rows
     assert (row["ok"], row["cold"], row["repeat"]) == ("1", "0", "1")
-    assert bench.main([*TINY, "--variants", "eager", "--out", str(tmp_path), "--losses"], said.append) == 0
+    assert bench.main([*TINY, "--variants", "eager", "--out", str(tmp_path), "--losses"], lines.append) == 0
     assert {row["variant"] for row in read_losses(tmp_path / "tiny-loss")} == {"eager"}
 
 
@@ -345,9 +377,9 @@ def test_processes_get_ready_side_by_side_and_are_timed_one_by_one(
 ) -> None:
     """The same losses as alone, a time a step but none of the compile; one that can't start does not hold the rest."""
     monkeypatch.setenv("MONOTILE_BENCH_CACHE", str(tmp_path / "c"))
-    said: list[str] = []
+    lines: list[str] = []
     command = [*TINY, "--variants", "static:varlen,static:sdpa", "--out", str(tmp_path), "--together", "2"]
-    assert bench.main([*command, "--backend", "aot_eager"], said.append) == 0
+    assert bench.main([*command, "--backend", "aot_eager"], lines.append) == 0
     rows = {row["variant"]: row for row in Record.open(tmp_path / "tiny-compile", "compile", []).rows}
     static, refused = rows["static:sdpa"], rows["static:varlen"]
     (alone,) = bench.specs_of(bench._parser().parse_args([*TINY, "--variants", "eager"]))

@@ -22,20 +22,20 @@ def test_table_is_medians_with_cold_and_warm_apart(tmp_path: Path) -> None:
 def test_page_and_plot_come_from_the_rows_alone(tmp_path: Path) -> None:
     made_up(tmp_path / "benchmarks")
     (tmp_path / "benchmarks" / "notes.md").write_text("What paid.\n")
-    said: list[str] = []
-    assert report.main([], said.append, tmp_path) == 0 and len(said) == 2
+    lines: list[str] = []
+    assert report.main([], lines.append, tmp_path) == 0 and len(lines) == 2
     page = (tmp_path / "benchmarks.md").read_text()
     assert "What paid." in page and "python -m backend.bench --size flux" in page and "commit abc" in page
     assert "210.0 ms" in (tmp_path / "benchmarks" / "steps.svg").read_text()
-    assert report.main(["--check"], said.append, tmp_path) == 0
+    assert report.main(["--check"], lines.append, tmp_path) == 0
     record = Record.open(tmp_path / "benchmarks" / "flux-compile", "compile", [])
     record.add(Spec("dynamic"), 0, answer(0.15))
-    assert report.main(["--check"], said.append, tmp_path) == 1 and "is out of date" in said[-1]
+    assert report.main(["--check"], lines.append, tmp_path) == 1 and "is out of date" in lines[-1]
 
 
 def test_committed_page_is_what_the_committed_rows_give() -> None:
-    said: list[str] = []
-    assert report.main(["--check"], said.append) == 0, "".join(said) + "run: python -m backend.bench.report"
+    lines: list[str] = []
+    assert report.main(["--check"], lines.append) == 0, "".join(lines) + "run: python -m backend.bench.report"
 
 
 def test_what_all_rows_share_is_said_once(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_losses_are_held_against_eager_and_against_their_own_noise(tmp_path: Pat
     losses = read_losses(record.folder)
     line = next(line for line in loss_table(losses).splitlines() if "static:sdpa" in line)
     assert [cell.strip() for cell in line.split("|")][5:8] == ["+0.189 %", "0.00200", "0.00010"]
-    said: list[str] = []
-    assert report.main([], said.append, tmp_path) == 0
+    lines: list[str] = []
+    assert report.main([], lines.append, tmp_path) == 0
     page = (tmp_path / "benchmarks.md").read_text()
     assert "benchmarks/loss/loss.svg" in page and "static:sdpa" in (record.folder / "loss.svg").read_text()
 
@@ -71,9 +71,9 @@ def test_swapped_rows_stand_beside_their_limit_and_the_unswapped_step(tmp_path: 
     record.add(Spec("static:sdpa"), 0, answer(0.5, peak_gb=27.0))
     record.add(Spec("static:sdpa", swap=9), 0, answer(0.6, swap_gb=14.0, h2d_gb_s=50.0, swap_limit_ms=280.0))
     record.add(Spec("static:sdpa", swap=9, base_quantization="fp8"), 0, answer(0.6, swap_gb=7.0))
-    told = [line for line in render(record.rows, "compile").splitlines() if line.startswith("| static:sdpa (")]
-    assert "| 14.0 | 50.0 | 280 | - | 600 | 1.20 |" in told[-2]
-    assert "| 7.0 | - | - | - | 600 | - |" in told[-1], "fp8 has no unswapped row to stand beside"
+    lines = [line for line in render(record.rows, "compile").splitlines() if line.startswith("| static:sdpa (")]
+    assert "| 14.0 | 50.0 | 280 | - | 600 | 1.20 |" in lines[-2]
+    assert "| 7.0 | - | - | - | 600 | - |" in lines[-1], "fp8 has no unswapped row to stand beside"
 
 
 def test_our_best_exact_row_stands_beside_musubi_tuners(tmp_path: Path) -> None:

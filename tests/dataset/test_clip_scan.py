@@ -92,14 +92,14 @@ def kinds(scan: DatasetScan) -> dict[str, Finding]:
 
 
 def test_what_is_cut_repeated_or_too_short_is_said_of_each_clip(family: None, mixed: Path) -> None:
-    said = kinds(found(mixed, **{"video.target_frames": [10, 34]}))
-    names = {kind: {Path(file).name for file in finding.files} for kind, finding in said.items()}
-    assert names["clip_short"] == {"short.webm"} and "6 frames, 5 taken" in said["clip_short"].text
+    texts = kinds(found(mixed, **{"video.target_frames": [10, 34]}))
+    names = {kind: {Path(file).name for file in finding.files} for kind, finding in texts.items()}
+    assert names["clip_short"] == {"short.webm"} and "6 frames, 5 taken" in texts["clip_short"].text
     assert names["clip_lengths_left"] == {"fast.mkv", "slow.gif", "moving.webp"}
     assert names["clip_repeats"] == {"slow.gif", "moving.webp"} and names["clip_retimed"] == {"fast.mkv"}
-    assert "10 becomes 9, 34 becomes 33" in said["clip_length"].text
-    assert "long.mp4 (0.4 of 2.5 s)" in said["clip_seconds"].text
-    assert "broken.mov" in said["unreadable"].text and "animated" not in said and "copies" not in said
+    assert "10 becomes 9, 34 becomes 33" in texts["clip_length"].text
+    assert "long.mp4 (0.4 of 2.5 s)" in texts["clip_seconds"].text
+    assert "broken.mov" in texts["unreadable"].text and "animated" not in texts and "copies" not in texts
     used = {Path(clip.path).name: clip for clip in found(mixed).train.clips}
     assert used["long.mp4"].used == pytest.approx(9 / 16) and used["long.mp4"].dropped == pytest.approx(31 / 16)
     assert math.isclose(sum(c.used + c.dropped for c in used.values()), sum(c.seconds for c in used.values()))
@@ -127,8 +127,8 @@ def test_all_windows_of_a_clip_are_held_out_together(family: None, tmp_path: Pat
 
 def test_a_folder_of_nothing_says_what_is_looked_for(family: None, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    (said,) = [finding for finding in found(tmp_path / "set").findings if finding.kind == "no_pictures"]
-    assert "no image or video" in said.text and "mp4" in said.remedy
+    (notice,) = [finding for finding in found(tmp_path / "set").findings if finding.kind == "no_pictures"]
+    assert "no image or video" in notice.text and "mp4" in notice.remedy
 
 
 def test_thumbnails_and_strips_of_clips(tmp_path: Path) -> None:

@@ -59,9 +59,9 @@ def said(run: Run) -> tuple[str, str]:
 
 def row(text: str, *first: str) -> list[str]:
     """The words of the line that begins with these words."""
-    found = [line.split() for line in text.splitlines() if line.split()[: len(first)] == list(first)]
-    assert len(found) == 1, text
-    return found[0]
+    rows = [line.split() for line in text.splitlines() if line.split()[: len(first)] == list(first)]
+    assert len(rows) == 1, text
+    return rows[0]
 
 
 def test_losses_are_told_for_every_set_and_noise_level(run: Run) -> None:

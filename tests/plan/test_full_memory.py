@@ -28,9 +28,9 @@ FULL = {"kind": "full", "gradient_checkpointing": True}
 
 def parts_of(**changes: dict[str, Any]) -> dict[str, int]:
     training = {**FULL, **changes.pop("training", {})}
-    found = estimate(settings(training=training, **changes), WORK, named_gpu(180), parts=flux_dev())
-    assert found is not None
-    return dict(found.stage("train").parts)
+    estimation = estimate(settings(training=training, **changes), WORK, named_gpu(180), parts=flux_dev())
+    assert estimation is not None
+    return dict(estimation.stage("train").parts)
 
 
 def test_weights_gradients_and_state_are_those_of_the_whole_denoiser() -> None:
@@ -45,10 +45,15 @@ def test_weights_gradients_and_state_are_those_of_the_whole_denoiser() -> None:
 
 def test_trained_weights_stay_while_samples_are_decoded() -> None:
     huge = replace(WORK, sample_pixels=4096 * 4096)
-    found = estimate(settings(training=FULL), huge, named_gpu(80), parts=flux_dev())
-    assert found is not None and found.settings is not None and not found.settings.turns and found.settings.tiled_decode
-    assert found.stage("decode_samples").parts["weights"] == 4 * flux_dev().denoiser.count
-    assert "denoiser_while_decoding" not in found.ram
+    estimation = estimate(settings(training=FULL), huge, named_gpu(80), parts=flux_dev())
+    assert (
+        estimation is not None
+        and estimation.settings is not None
+        and not estimation.settings.turns
+        and estimation.settings.tiled_decode
+    )
+    assert estimation.stage("decode_samples").parts["weights"] == 4 * flux_dev().denoiser.count
+    assert "denoiser_while_decoding" not in estimation.ram
 
 
 def test_16_bit_weights_and_freed_gradients_are_counted() -> None:
@@ -72,8 +77,8 @@ def test_state_is_that_of_the_optimizer_itself(name: str, tiny_flux: Path) -> No
     """Of vectors and embeddings too, which a LoRA has none of."""
     parts = read_parts(FACTS, BaseModelFiles.at(tiny_flux))
     cfg = settings(training=FULL, optimizer={"optimizer": name})
-    found = estimate(cfg, RunWork(Work(1, 16, 16), 64 * 64), named_gpu(24), parts=parts)
-    assert found is not None
+    estimation = estimate(cfg, RunWork(Work(1, 16, 16), 64 * 64), named_gpu(24), parts=parts)
+    assert estimation is not None
     empty = load_family("flux").empty_denoiser(tiny_flux)
     weights = [nn.Parameter(torch.zeros(p.shape)) for p in empty.parameters()]
     usual = {"learning_rate": 1e-3, "weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
@@ -87,8 +92,8 @@ def test_state_is_that_of_the_optimizer_itself(name: str, tiny_flux: Path) -> No
         for value in each.values()
         if isinstance(value, torch.Tensor) and value.numel() > 1
     )
-    assert found.stage("train").parts["optimizer"] == pytest.approx(state, rel=0.01)
-    assert found.stage("train").parts["weights"] == sum(weight.nbytes for weight in weights)
+    assert estimation.stage("train").parts["optimizer"] == pytest.approx(state, rel=0.01)
+    assert estimation.stage("train").parts["weights"] == sum(weight.nbytes for weight in weights)
 
 
 def test_trained_text_encoders_are_counted_whole(tiny_sdxl: Path) -> None:

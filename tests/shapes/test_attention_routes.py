@@ -70,11 +70,11 @@ def test_each_route_is_attention_over_the_run(route: attention_routes.Route) -> 
     real = padding.key_mask(RUNS, CPU).reshape(3, -1, 1, 1)
     wanted_in, found_in = leaves(), leaves()
     wanted = dense(*wanted_in, RUNS)
-    found = route.attend(*found_in, route.prepare(RUNS, CPU))
-    torch.testing.assert_close(torch.where(real, found, 0.0), wanted, rtol=1e-5, atol=1e-6)
-    assert torch.isfinite(found).all()
+    output = route.attend(*found_in, route.prepare(RUNS, CPU))
+    torch.testing.assert_close(torch.where(real, output, 0.0), wanted, rtol=1e-5, atol=1e-6)
+    assert torch.isfinite(output).all()
     (wanted * weight).sum().backward()
-    (torch.where(real, found, 0.0) * weight).sum().backward()
+    (torch.where(real, output, 0.0) * weight).sum().backward()
     for got, want in zip(found_in, wanted_in, strict=True):
         torch.testing.assert_close(got.grad, want.grad, rtol=1e-5, atol=1e-6)
 

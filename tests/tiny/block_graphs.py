@@ -85,7 +85,7 @@ def compiled_and_checkpointed_equal_eager(subject: Subject) -> None:
     shapes = ShapeRuntime("static", 32, BUCKETS, subject.room, route_of("sink"))
     model, recorded = subject.model(), []
     # what takes the place of a recorder is asked to run the family's core, whole
-    model._monotile_recorder = lambda function, *given: recorded.append(function) or function(*given)
+    model._monotile_recorder = lambda function, *arguments: recorded.append(function) or function(*arguments)
     wanted = subject.ours(model, batch, shapes)
     assert recorded and set(recorded) == {model.core}
     for kind in checkpointing.KINDS:

@@ -58,13 +58,13 @@ FILES = {
 def shapes(name: str) -> dict[str, list[int]]:
     """Names and shapes of a published file, its ranges written out."""
     listed = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["tensors"]
-    found: dict[str, list[int]] = {}
+    sizes: dict[str, list[int]] = {}
     for pattern, shape in listed.items():
         ranges = [range(int(low), int(high) + 1) for low, high in _RANGE.findall(pattern)]
         for numbers in itertools.product(*ranges):
             left = iter(numbers)
-            found[_RANGE.sub(lambda _, left=left: str(next(left)), pattern)] = shape
-    return found
+            sizes[_RANGE.sub(lambda _, left=left: str(next(left)), pattern)] = shape
+    return sizes
 
 
 def hollow(name: str, folder: Path) -> Path:

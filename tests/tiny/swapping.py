@@ -13,6 +13,7 @@ from backend.config.sections.optimizer import OptimizerSection
 from backend.memory.block_swap import BlockSwap
 from backend.memory.checkpointing import apply as checkpoint
 from backend.memory.checkpointing import set_activation_budget
+from backend.memory.exclusive_device import offloaded
 from backend.models.family_classes import load_family
 from backend.optimizers.from_settings import optimizer_of
 from backend.optimizers.tensorwise import Tensorwise
@@ -67,13 +68,15 @@ class Training:
         poison: bool = True,
         compiled: Sequence[str] = ("double", "single"),
         full: str | None = None,
+        turns: bool = False,
     ) -> None:
         """compiled: the block classes that `backend` compiles; the others stay eager.
 
-        full: optimizer of the model's own weights, stepped in the backward pass.
+        full: optimizer of the model's own weights, stepped in the backward pass. turns: the frozen weights leave the
+        device after each step, as for a sample that is decoded (offload by turns).
         """
         torch._dynamo.reset()
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype, self.turns = torch.device(device), dtype, turns
         self.model = model or denoiser_with_lora(double=DOUBLE, single=SINGLE)
         for parameter in self.model.parameters():
             if not parameter.requires_grad and parameter.dtype == torch.float32:
@@ -131,6 +134,9 @@ class Training:
                 number += 1
             self.optimizer.step()
             self.optimizer.zero_grad()
+            if self.turns:
+                with offloaded(self.model, self.device):
+                    assert not any(p.untyped_storage().nbytes() for p in self.model.proj_out.parameters())
             if step % validate_every == validate_every - 1:
                 losses.append(torch.tensor(self.validate()))
         self.stats = telemetry.poll()

@@ -57,7 +57,7 @@ class StartStack(HunyuanVaeStack):
         return row | self._told(pixels[:, 0], start, rest, sections_between(section, count))
 
     def encode_start(self, picture: Tensor, frames: int = FRAMES + 1) -> dict[str, Tensor]:
-        """What a clip of one section that starts from `picture` (3, H, W) in [-1, 1] is told of it."""
+        """What the denoiser receives of `picture` (3, H, W) in [-1, 1], the start of a clip of one section."""
         start = self.encode(picture[None])[0]
         return self._told(picture, start, start[:, :0], 0)
 

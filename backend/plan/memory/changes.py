@@ -71,6 +71,8 @@ def _checkpointing(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _kind(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+    if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "attention":
+        yield Change({"memory.checkpointing_kind": "auto"}, "compute attention again", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "selective":
         yield Change({"memory.checkpointing_kind": "auto"}, "checkpoint every block", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind != "offload":
@@ -87,6 +89,12 @@ def _text(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 def _full(cfg: Config) -> bool:
     """Whether the base itself is trained, which then is not quantised."""
     return cfg.training.kind == "full"
+
+
+def _copies(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+    if cfg.memory.base_products == "fast" and cfg.memory.base_compute != "bf16":
+        values = {"memory.base_products": "small"}
+        yield Change(values, "keep no transposed copies of 8-bit weights", "some time a step")
 
 
 def _base(cfg: Config, parts: Parts | None) -> Iterator[Change]:
@@ -158,6 +166,7 @@ LESS_VRAM: tuple[Maker, ...] = (
     _checkpointing,
     _kind,
     _text,
+    _copies,
     _base,
     _swap,
     _batch,

@@ -23,6 +23,7 @@ STAGES = {
 }
 PARTS = {
     "weights": "model weights",
+    "weight_copies": "transposed 8-bit copies",
     "swap_ring": "swap ring",
     "text_encoders": "text encoders",
     "lora": "LoRA",

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from backend.runs.events.compile_kinds import (
+    AttentionEvent,
     CompiledShareEvent,
     CompileStateEvent,
     CompilingEvent,
@@ -276,7 +277,7 @@ KINDS: tuple[type[Event], ...] = (
     *(ValidationEvent, BestEvent, EarlyStopEvent, OverfitEvent, AverageEvent, PictureLossesEvent),
     *(SampleEvent, CheckpointEvent, StateEvent),
     *(CompilingEvent, CompileStateEvent, CompiledShareEvent, GraphEvent),
-    *(CudaGraphsEvent, RecompileEvent, GraphBreakEvent),
+    *(AttentionEvent, CudaGraphsEvent, RecompileEvent, GraphBreakEvent),
     *(WarningEvent, ErrorEvent, ResumedEvent, StoppedEvent, DoneEvent),
 )
 

@@ -17,6 +17,7 @@ from backend.config.load import load
 from backend.config.schema import Config, SamplePrompt, with_values
 from backend.config.sections.dataset import ImageFolder
 from backend.dataset.class_images import missing_names
+from backend.families.spec import FamilyFacts
 from backend.families.table import family
 from backend.runs.preview.request import PreviewRequest, Row, settings_of_form
 
@@ -62,23 +63,26 @@ def class_images_request(cfg: Config, folders: Sequence[ClassFolder], most: int 
     wanted = [(folder, name, number) for folder in folders for name, number in folder.names.items()][:most]
     if not wanted:
         raise Refused("all class images are there", "Raise class_images of the folder to draw more.", "dataset.folders")
-    like = cfg.sampling.prompts[0] if cfg.sampling.prompts else _usual(cfg)
+    facts = family(cfg.model.family)
+    if facts.controls is not None and facts.controls.needed:
+        text = f"{facts.title} draws from a control image, and class images are drawn from words alone"
+        raise Refused(text, "Put images of the class into the folder yourself.", "model.family")
+    like = cfg.sampling.prompts[0] if cfg.sampling.prompts else _usual(facts)
+    kept = {name: getattr(like, name) for name in ("steps", "guidance_scale", "true_cfg_scale", "negative_prompt")}
     side = cfg.dataset.resolution
-    usual = {"width": side, "height": side, "lora_scale": 1.0, "text_length": None}
+    kept |= {"width": side, "height": side} | ({} if facts.video is None else {"frames": 1})
     return PreviewRequest(
         # folders mean nothing to a drawing, and rules between them would be in its way
         config=settings_of_form(with_values(cfg, {"dataset.folders": []}), {}),
         rows=(Row(name="base model"),),
         prompts=tuple(
-            like.model_copy(update={**usual, "prompt": folder.words, "seed": cfg.training.seed + number})
-            for folder, _, number in wanted
+            SamplePrompt(prompt=folder.words, seed=cfg.training.seed + number, **kept) for folder, _, number in wanted
         ),
         copies=tuple(str(folder.path / name) for folder, name, _ in wanted),
     )
 
 
-def _usual(cfg: Config) -> SamplePrompt:
+def _usual(facts: FamilyFacts) -> SamplePrompt:
     """How pictures of the family are drawn: those that take no guidance as an input are guided by two passes."""
-    facts = family(cfg.model.family)
     own = 1.0 if "guidance_scale" in facts.options else 7.0 if facts.objective == "diffusion" else 4.0
     return SamplePrompt(prompt="", true_cfg_scale=own)
