@@ -130,16 +130,12 @@ def test_what_a_quantised_base_lacks_is_named_with_its_mend() -> None:
     nf4, fp8 = doctor._quantised({"quantised": problems})
     assert (nf4.state, nf4.text, nf4.remedy) == ("warn", problems["nf4"], "Optional: pip install bitsandbytes")
     assert fp8.text == "fp8 needs Ada" and "bf16" in fp8.remedy
-<<<<<<< HEAD
-    assert [check.state for check in doctor._quantised({"quantised": dict.fromkeys(problems, "")})] == ["ok"]
-=======
     assert [check.state for check in doctor._quantised({"quantised": dict.fromkeys(problems, "")})] == ["ok"]
     on_gpu = {"quantised": dict.fromkeys(problems, ""), "gpu": {"name": "a GPU"}}
     with_kernels, without = (
         doctor._quantised({**on_gpu, "packages": {"triton": lacks}})[0].text for lacks in (None, "is not installed")
     )
     assert "Triton" in without and "Triton" not in with_kernels
->>>>>>> fp8
 
 
 @pytest.fixture
