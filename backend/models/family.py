@@ -94,9 +94,9 @@ class Family(ABC):
         """The denoiser, as `backend.models.common.model_parts.denoiser`. part: that holds it; None for the first."""
         return model_parts.denoiser(self.model, base, loading, part or self.facts.denoiser)
 
-    def empty_denoiser(self, base: BaseModel) -> Any:
-        """The denoiser without weights, as `backend.models.common.model_parts.without_weights`."""
-        return model_parts.without_weights(self.model, base, self.facts.denoiser)
+    def empty_denoiser(self, base: BaseModel, part: Part | None = None) -> Any:
+        """The denoiser without weights, as `backend.models.common.model_parts.without_weights`. part: as above."""
+        return model_parts.without_weights(self.model, base, part or self.facts.denoiser)
 
     def load_text(self, base: BaseModel, loading: LoadOptions) -> Any:
         """The text encoders with their tokenizers. Refused when a part is missing or broken, named."""

@@ -180,10 +180,20 @@ def _config(denoiser: Any) -> dict[str, Any]:
 
 
 def full_files(
-    denoiser: nn.Module, base: BaseModelFiles, facts: FamilyFacts, *, layout: str, precision: str
+    denoiser: nn.Module,
+    base: BaseModelFiles,
+    facts: FamilyFacts,
+    *,
+    layout: str,
+    precision: str,
+    part: Part | None = None,
 ) -> SingleFiles | FolderFiles:
-    """The files of the settings. Refused where the base model can't be written as a single file."""
+    """The files of the settings. Refused where the base model can't be written as a single file.
+
+    part: of the base model that is trained, where it is another than the family's denoiser: an expert for low noise.
+    """
+    part = part or facts.denoiser
     if layout == "diffusers":
-        return FolderFiles(denoiser=denoiser, precision=precision, part=facts.denoiser)
+        return FolderFiles(denoiser=denoiser, precision=precision, part=part)
     shapes = {name: tuple(value.shape) for name, value in denoiser.state_dict().items()}
-    return SingleFiles(denoiser=denoiser, precision=precision, model=WholeModel.like(base, facts, shapes))
+    return SingleFiles(denoiser=denoiser, precision=precision, model=WholeModel.like(base, facts, shapes, part))

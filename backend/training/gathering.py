@@ -216,7 +216,9 @@ def _full_problems(
 ) -> list[Problem]:
     """What keeps a whole model and its state from being saved: the layout, and room on the disk; and what is not saved
     with it. Asked before the long work, on shapes alone."""
-    files = full_files(empty, base, family, layout=cfg.saving.model_layout, precision=cfg.saving.save_precision)
+    layout, precision = cfg.saving.model_layout, cfg.saving.save_precision
+    part = family.expert_part(base, next(iter(sides_of(cfg)), None))
+    files = full_files(empty, base, family, layout=layout, precision=precision, part=part)
     return [
         *save_problems(run, cfg, FullWeights.of(empty, cfg.network), files),
         *_text_that_is_not_saved(merged),

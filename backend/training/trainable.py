@@ -100,7 +100,7 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
     part = expert_part(inputs, sides[0] if sides else None)
     denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading, part)
     encoders = load_trainable_text(inputs, accelerator) if inputs.trains_text else None
-    weights, files = _own(inputs, denoiser) if inputs.full else _lora(inputs, denoiser, encoders, events)
+    weights, files = _own(inputs, denoiser, part) if inputs.full else _lora(inputs, denoiser, encoders, events)
     kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
     checkpointing.apply(denoiser, kind, cfg.network.drops and not inputs.full)
     if kind == "offload" and inputs.device.type == "cpu":
@@ -175,8 +175,8 @@ def expert_part(inputs: Inputs, side: Side | None) -> Part:
     return replace(inputs.family.expert_part(inputs.base, side), name=inputs.family.denoiser.name)
 
 
-def _own(inputs: Inputs, denoiser: nn.Module) -> tuple[FullWeights, SavedFiles]:
-    """The denoiser's own weights to train, and their files."""
+def _own(inputs: Inputs, denoiser: nn.Module, part: Part) -> tuple[FullWeights, SavedFiles]:
+    """The denoiser's own weights to train, and their files. part: of the base model, which it was loaded from."""
     cfg = inputs.cfg
     weights = FullWeights.of(denoiser, cfg.network)
     files = full_files(
@@ -185,6 +185,7 @@ def _own(inputs: Inputs, denoiser: nn.Module) -> tuple[FullWeights, SavedFiles]:
         inputs.family,
         layout=cfg.saving.model_layout,
         precision=cfg.saving.save_precision,
+        part=part,
     )
     return weights, files
 
