@@ -17,7 +17,7 @@ from backend.importers.work import Work
 
 _TELLING = (
     "sdxl", "flux1_checkbox", "sd3_checkbox", "anima_checkbox", "lumina_checkbox", "hunyuan_image_checkbox", "v2",
-    "edit", "edit_plus", "model_version", "task", "LoRA_type", "network_module", "base_model_version",
+    "edit", "edit_plus", "f1", "model_version", "task", "LoRA_type", "network_module", "base_model_version",
 )  # fmt: skip
 """Names that tell the family."""
 _FAMILY_NAMES = ("network_module", "LoRA_type", "base_model_version", "sdxl", "pretrained_model_name_or_path")

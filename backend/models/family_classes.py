@@ -70,6 +70,10 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.hunyuan_video.framepack import FramePack
 
             return FramePack
+        case "framepack_f1":
+            from backend.models.hunyuan_video.framepack import FramePackOnward
+
+            return FramePackOnward
         case "wan_i2v" | "wan22_i2v":
             from backend.models.wan.start_encoders import WanImage
 

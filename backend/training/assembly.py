@@ -253,6 +253,7 @@ def _sampler(
         conditioning=conditioning,
         guide=inputs.code.guided,
         video=_video_rule(inputs),
+        sections=inputs.code.sections,
         drawn_until=resumed_at,
     )
 

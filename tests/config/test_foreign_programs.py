@@ -178,6 +178,13 @@ def test_ai_toolkit_trains_wan22_5b_from_a_picture_where_it_says_so(tmp_path: Pa
     assert config is not None and config.model.family == family
 
 
+@pytest.mark.parametrize(("line", "family"), [("f1 = true", "framepack_f1"), ("f1 = false", "framepack")])
+def test_framepack_f1_of_musubi_tuner_is_a_family(tmp_path: Path, line: str, family: str) -> None:
+    (tmp_path / "f.toml").write_text(f'dit = "/m/x.safetensors"\nnetwork_module = "networks.lora_framepack"\n{line}\n')
+    taken = convert(read(tmp_path / "f.toml"), None)
+    assert taken.loaded.config is not None and taken.loaded.config.model.family == family
+
+
 def test_both_experts_of_musubi_tuner_are_taken_in_their_places(tmp_path: Path) -> None:
     """There the base model is the expert for low noise."""
     lines = {"dit": "wan2.2_t2v_low_noise_14B.safetensors", "dit_high_noise": "wan2.2_t2v_high_noise_14B.safetensors"}

@@ -61,6 +61,8 @@ FILES = {
     },
 }
 
+FILES["framepack_f1"] = FILES["framepack"]
+
 
 def shapes(name: str) -> dict[str, list[int]]:
     """Names and shapes of a published file, its ranges written out."""
