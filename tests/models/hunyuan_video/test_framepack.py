@@ -110,7 +110,7 @@ def test_the_tokens_are_as_the_plan_counts_them() -> None:
         )
         batch, model = make_batch([size], [5]), make_tiny_denoiser()
         model.transformer_blocks[0].register_forward_pre_hook(
-            lambda _m, given, seen=seen: seen.append(given[0].shape[1])
+            lambda _m, inputs, seen=seen: seen.append(inputs[0].shape[1])
         )
         CODE.predict(model, batch.noisy, batch.sigma, batch.text, 1.0, ShapeRuntime())
         assert seen.pop() == count
@@ -167,13 +167,19 @@ def test_a_section_is_the_pipelines(tiny_framepack: Path) -> None:
     pipeline.set_progress_bar_config(disable=True)
     picture = torch.rand(3, 32, 48, generator=torch.Generator().manual_seed(1)) * 2 - 1
     stack, text = CODE.load_vae(tiny_framepack, CPU), CODE.load_text(tiny_framepack, CPU)
-    told = stack.encode_start(picture)
-    start = told["behind"][None, :, :1]
-    given = {"image": (picture[None] + 1) / 2, "prompt": "a red circle", "height": 32, "width": 48, "num_frames": 33}
-    given |= {"num_inference_steps": 2, "guidance_scale": 4.5, "max_sequence_length": 24}
+    start_fields = stack.encode_start(picture)
+    start = start_fields["behind"][None, :, :1]
+    arguments = {
+        "image": (picture[None] + 1) / 2,
+        "prompt": "a red circle",
+        "height": 32,
+        "width": 48,
+        "num_frames": 33,
+    }
+    arguments |= {"num_inference_steps": 2, "guidance_scale": 4.5, "max_sequence_length": 24}
     # it draws the picture's latent at random
-    pipeline.prepare_image_latents = lambda *given, **named: start
-    wanted = pipeline(**given, generator=torch.Generator().manual_seed(5), output_type="latent").frames[0]
+    pipeline.prepare_image_latents = lambda *positional, **named: start
+    wanted = pipeline(**arguments, generator=torch.Generator().manual_seed(5), output_type="latent").frames[0]
     noise = torch.randn(1, LATENT_CHANNELS, 9, 4, 6, generator=torch.Generator().manual_seed(5))[0]
     x = torch.cat([torch.randn(LATENT_CHANNELS, 1, 4, 6), noise], dim=1)
     model = CODE.load_denoiser(tiny_framepack, CPU).eval()
@@ -181,7 +187,7 @@ def test_a_section_is_the_pipelines(tiny_framepack: Path) -> None:
     levels = CODE.sampling_sigmas(2, 300, tiny_framepack)
     with torch.no_grad():
         for now, then in zip(levels, levels[1:], strict=False):
-            (made,) = CODE.predict(model, [x], torch.tensor([now]), [words | told], 4.5, ShapeRuntime())
+            (made,) = CODE.predict(model, [x], torch.tensor([now]), [words | start_fields], 4.5, ShapeRuntime())
             x = x + (then - now) * made
     assert wanted.shape[1:] == x.shape
     assert relative(x, wanted[0]) < 1e-3

@@ -39,9 +39,9 @@ def test_wan22_i2v_equals_diffusers_own_call_in_output_and_gradients(mode: str) 
     for kind in ("off", "block"):
         model = model_with_lora(**CHANNELS)
         checkpointing.apply(model, kind)
-        found = ours(model, batch, ShapeRuntime(mode, 40, None, 512))
-        assert all(relative(got, want) < 1e-5 for got, want in zip(found[0], wanted[0], strict=True))
-        assert_equal_runs(found, wanted, 5e-4)
+        output = ours(model, batch, ShapeRuntime(mode, 40, None, 512))
+        assert all(relative(got, want) < 1e-5 for got, want in zip(output[0], wanted[0], strict=True))
+        assert_equal_runs(output, wanted, 5e-4)
 
 
 def test_wan22_i2v_is_told_of_its_first_frame_by_latents_alone(tiny_wan22_i2v: Path) -> None:
@@ -58,8 +58,8 @@ def expert(path: Path, **changes: int) -> Path:
 def test_experts_of_wan22_are_told_from_other_wan_models(
     tmp_path: Path, tiny_wan22: Path, tiny_wan22_i2v: Path
 ) -> None:
-    def said(name: str, path: Path, **given: Path) -> str:
-        return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, given)))
+    def said(name: str, path: Path, **files: Path) -> str:
+        return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, files)))
 
     for name, folder in (("wan22", tiny_wan22), ("wan22_i2v", tiny_wan22_i2v)):
         assert family(name).check_base_model(folder) == []
