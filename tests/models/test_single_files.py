@@ -107,8 +107,8 @@ def _metadata(run: Run) -> dict[str, str]:
 
 def said(model: dict[str, str], kind: str = "flux") -> dict[str, str]:
     """Setting -> text of its problem."""
-    given = {name: Path(path) for name, path in model.items() if name not in ("base_model", "family")}
-    return {p.path: p.text for p in family(kind).check_base_model(BaseModelFiles(Path(model["base_model"]), given))}
+    files = {name: Path(path) for name, path in model.items() if name not in ("base_model", "family")}
+    return {p.path: p.text for p in family(kind).check_base_model(BaseModelFiles(Path(model["base_model"]), files))}
 
 
 def test_each_wrong_file_is_named_in_its_field(tiny_flux: Path, tmp_path: Path) -> None:
@@ -133,12 +133,12 @@ def test_each_wrong_file_is_named_in_its_field(tiny_flux: Path, tmp_path: Path) 
 
 def test_what_a_single_file_lacks_is_asked_for_by_its_setting(tiny_flux: Path, tmp_path: Path) -> None:
     model = flux_files(tiny_flux, tmp_path / "files")
-    found = family("flux").check_base_model(BaseModelFiles(Path(model["base_model"])))
-    assert {p.path for p in found} == {
+    problems = family("flux").check_base_model(BaseModelFiles(Path(model["base_model"])))
+    assert {p.path for p in problems} == {
         f"model.{name}" for name in ("vae", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
     }
-    told = {p.path: p.remedy for p in found}
-    assert "black-forest-labs/FLUX.1-dev" in told["model.tokenizer"] and "ae.safetensors" in told["model.vae"]
+    messages = {p.path: p.remedy for p in problems}
+    assert "black-forest-labs/FLUX.1-dev" in messages["model.tokenizer"] and "ae.safetensors" in messages["model.vae"]
 
 
 def test_a_file_for_another_family_is_named(tiny_flux: Path, tiny_sdxl: Path, tmp_path: Path) -> None:
@@ -176,12 +176,12 @@ def test_schnell_is_told_by_its_missing_guidance(tiny_flux: Path, tmp_path: Path
         tmp_path / "schnell.safetensors",
         originals.bfl(originals.flux_transformer(guidance=False, latent=4).state_dict()),
     )
-    given = {name: Path(path) for name, path in model.items() if name != "base_model"}
+    files = {name: Path(path) for name, path in model.items() if name != "base_model"}
     for path, architecture, sigmas in (
         (schnell, "flux-1-schnell/lora", [1.0, 0.75, 0.5, 0.25, 0.0]),
         (Path(model["base_model"]), "flux-1-dev/lora", None),
     ):
-        base = BaseModelFiles(path, given)
+        base = BaseModelFiles(path, files)
         assert code.facts.lora_architecture(base) == architecture
         assert (code.sampling_sigmas(4, 4096, base) == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])) is (
             sigmas is not None

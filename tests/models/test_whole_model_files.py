@@ -129,9 +129,9 @@ def test_a_folder_of_stable_diffusion_becomes_a_whole_checkpoint(name: str, tmp_
     if name == "sdxl":
         larger = originals.open_clip(texts["text_encoder_2"].state_dict())
         theirs |= originals.behind("conditioner.embedders.1.model.", larger)
-    found = safetensors.torch.load_file(path)
+    tensors = safetensors.torch.load_file(path)
     # a number that nothing reads
-    assert equal(found, {each: value for each, value in theirs.items() if not each.endswith("logit_scale")})
+    assert equal(tensors, {each: value for each, value in theirs.items() if not each.endswith("logit_scale")})
     again = AutoencoderKL.from_single_file(
         str(path), config=str(tmp_path), subfolder="vae", local_files_only=True, torch_dtype=torch.float32
     )
