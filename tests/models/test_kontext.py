@@ -45,7 +45,7 @@ def controls(sizes: list[tuple[int, int]]) -> list[list[Tensor]]:
     return [[torch.randn(4, height, width, generator=draw)] for height, width in sizes]
 
 
-def told(text: list[dict[str, Tensor]], control: list[list[Tensor]]) -> list[dict[str, Tensor]]:
+def with_control(text: list[dict[str, Tensor]], control: list[list[Tensor]]) -> list[dict[str, Tensor]]:
     return [{**row, "control": picture} for row, (picture,) in zip(text, control, strict=True)]
 
 
@@ -81,7 +81,7 @@ def test_equals_the_pipelines_call_in_output_and_gradients(shapes: str) -> None:
     runtime = ShapeRuntime() if shapes == "native" else ShapeRuntime("static", 64, text_length=TEXT)
     runtime.pad_fill = 1e6 if shapes == "static" else 0.0
     ours, theirs = denoiser_with_lora(), denoiser_with_lora()
-    mine = predict(ours, batch.noisy, batch.sigma, told(batch.text, control), 2.5, runtime)
+    mine = predict(ours, batch.noisy, batch.sigma, with_control(batch.text, control), 2.5, runtime)
     wanted = as_the_pipeline_calls(theirs, batch, control)
     for got, want, latent in zip(mine, wanted, batch.noisy, strict=True):
         assert got.shape == latent.shape and relative(got, want) < 1e-5
@@ -98,7 +98,11 @@ def test_the_control_picture_is_seen() -> None:
     with torch.no_grad():
         outputs = [
             predict(model, batch.noisy, batch.sigma, text, 2.5, ShapeRuntime())[0]
-            for text in (batch.text, told(batch.text, controls([(8, 8)])), told(batch.text, controls([(8, 12)])))
+            for text in (
+                batch.text,
+                with_control(batch.text, controls([(8, 8)])),
+                with_control(batch.text, controls([(8, 12)])),
+            )
         ]
     assert relative(outputs[0], outputs[1]) > 1e-3 and relative(outputs[1], outputs[2]) > 1e-3
 

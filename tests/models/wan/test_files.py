@@ -120,21 +120,21 @@ def test_the_shipped_configs_are_the_published_models_sizes() -> None:
 
 
 def test_relatives_and_mixed_up_files_are_named(tmp_path: Path, tiny_wan: Path) -> None:
-    def said(path: Path, **files: Path) -> str:
+    def message_of(path: Path, **files: Path) -> str:
         return " ".join(p.sentence() for p in FACTS.check_base_model(BaseModelFiles(path, files)))
 
     picture = published(wide(image_dim=20, added_kv_proj_dim=128, in_channels=12).state_dict())
-    assert "image-to-video" in said(originals.write(tmp_path / "i2v.safetensors", picture))
+    assert "image-to-video" in message_of(originals.write(tmp_path / "i2v.safetensors", picture))
     # of Wan 2.2, whose names are the same
     newer = published(wide(in_channels=36, out_channels=16).state_dict())
-    assert "36 channels" in said(originals.write(tmp_path / "i2v22.safetensors", newer))
+    assert "36 channels" in message_of(originals.write(tmp_path / "i2v22.safetensors", newer))
     net = originals.write(tmp_path / "net.safetensors", published(wide(latent=16).state_dict()))
     vae = originals.write(tmp_path / "vae.safetensors", originals.wan(_tiny(lambda: autoencoder(16), 3).state_dict()))
-    assert "umT5" in said(net, vae=vae) and "VAE of Wan" in said(vae)
+    assert "umT5" in message_of(net, vae=vae) and "VAE of Wan" in message_of(vae)
     flux = originals.write(tmp_path / "flux.safetensors", originals.bfl(originals.flux_transformer().state_dict()))
-    assert "FLUX" in said(flux)
+    assert "FLUX" in message_of(flux)
     t5 = originals.write(tmp_path / "t5.safetensors", originals.t5_file(originals.t5(40).state_dict()))
-    assert "is a T5" in said(tiny_wan, text_encoder=t5)
+    assert "is a T5" in message_of(tiny_wan, text_encoder=t5)
 
 
 def trained(targets: list[str], rank: int = 3, alpha: float = 5.0) -> tuple[nn.Module, Lora]:

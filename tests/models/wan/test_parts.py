@@ -90,12 +90,12 @@ def test_what_does_not_belong_is_named(tiny_wan: Path, tmp_path: Path) -> None:
     assert set(FACTS.sizes(tiny_wan)) == {"transformer", "vae", "text_encoder"}
     assert "WanPipeline" in family("flux").check_base_model(tiny_wan)[0].text
 
-    def said(base: Path) -> str:
+    def message_of(base: Path) -> str:
         return " ".join(problem.sentence() for problem in FACTS.check_base_model(base))
 
-    assert "text width is 8" in said(changed(tiny_wan, tmp_path / "text", "transformer", text_dim=8))
-    assert "starts from a picture" in said(changed(tiny_wan, tmp_path / "i2v", "transformer", in_channels=12))
-    assert "VAE's channels is 6" in said(changed(tiny_wan, tmp_path / "vae", "vae", z_dim=6))
+    assert "text width is 8" in message_of(changed(tiny_wan, tmp_path / "text", "transformer", text_dim=8))
+    assert "starts from a picture" in message_of(changed(tiny_wan, tmp_path / "i2v", "transformer", in_channels=12))
+    assert "VAE's channels is 6" in message_of(changed(tiny_wan, tmp_path / "vae", "vae", z_dim=6))
     pickle = tmp_path / "models_t5_umt5-xxl-enc-bf16.pth"
     pickle.write_bytes(b"\x80\x02")
     files = BaseModelFiles(tiny_wan, {"text_encoder": pickle})

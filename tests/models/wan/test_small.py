@@ -85,23 +85,23 @@ def test_the_vae_of_wan22_5b_by_its_makers_names(tmp_path: Path) -> None:
 
 
 def test_wan22_5b_and_other_wan_models_are_told_apart(tmp_path: Path, tiny_wan: Path, tiny_wan22_5b: Path) -> None:
-    def said(name: str, path: Path, **files: Path) -> str:
+    def message_of(name: str, path: Path, **files: Path) -> str:
         return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, files)))
 
-    assert said("wan22_5b", tiny_wan22_5b) == ""
-    assert "family wan22_5b" in said("wan", tiny_wan22_5b) and "family wan." in said("wan22_5b", tiny_wan)
+    assert message_of("wan22_5b", tiny_wan22_5b) == ""
+    assert "family wan22_5b" in message_of("wan", tiny_wan22_5b) and "family wan." in message_of("wan22_5b", tiny_wan)
     large = originals.write(
         tmp_path / "wan2.2_vae.safetensors", in_makers_names(_tiny(large_autoencoder, 3).state_dict())
     )
-    assert "is the VAE of Wan 2.2 5B" in said("wan", tiny_wan, vae=large)
+    assert "is the VAE of Wan 2.2 5B" in message_of("wan", tiny_wan, vae=large)
     small = originals.write(tmp_path / "vae.safetensors", originals.wan(_tiny(autoencoder, 3).state_dict()))
-    assert "the VAE of Wan or Qwen-Image" in said("wan22_5b", tiny_wan22_5b, vae=small)
+    assert "the VAE of Wan or Qwen-Image" in message_of("wan22_5b", tiny_wan22_5b, vae=small)
     net = make_tiny_denoiser(2, latent=48, attention_head_dim=128, num_attention_heads=1)
     path = originals.write(tmp_path / "wan2.2_ti2v_5B_fp16.safetensors", published(net.state_dict()))
     vae16 = originals.write(
         tmp_path / "vae16.safetensors", originals.wan(_tiny(lambda: autoencoder(16), 3).state_dict())
     )
-    assert "VAE's channels is 16" in said("wan", path, vae=vae16)
+    assert "VAE's channels is 16" in message_of("wan", path, vae=vae16)
     config = open_part(BaseModelFiles.at(path), FACTS.denoiser).config()
     assert (config["in_channels"], config["out_channels"], config["num_layers"]) == (48, 48, 2)
     model = load_part(CODE.model, open_part(BaseModelFiles.at(path), FACTS.denoiser), FACTS.denoiser, CPU)
