@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from backend.runs.events.kinds import (
+    AttentionEvent,
     CheckpointEvent,
     CompiledShareEvent,
     CompileStateEvent,
@@ -76,6 +77,7 @@ class RunFacts:
     early_stop: EarlyStopEvent | None = None
     average: AverageEvent | None = None
     compile: CompileFacts = field(default_factory=CompileFacts)
+    attention: AttentionEvent | None = None
     recorded: CudaGraphsEvent | None = None
     recompiles: list[RecompileEvent] = field(default_factory=list)
     breaks: list[GraphBreakEvent] = field(default_factory=list)
@@ -169,6 +171,8 @@ class RunFacts:
                 self.compile.share = event
             case GraphEvent():
                 self.compile.graphs = [*self.compile.graphs, event][-MOST:]
+            case AttentionEvent():
+                self.attention = event
             case CudaGraphsEvent():
                 self.recorded = event
             case RecompileEvent():
@@ -190,6 +194,7 @@ class RunFacts:
             "early_stop": _worded(self.early_stop, early_stop_words),
             "average": _worded(self.average, average_words),
             "compile": self.compile.to_dict(),
+            "attention": _timed(self.attention),
             "recorded": _timed(self.recorded),
             "recompiles": [_timed(event) for event in self.recompiles],
             "breaks": [_timed(event) for event in self.breaks],

@@ -241,7 +241,22 @@ export interface RunFacts {
   };
   recompiles: CompileReason[];
   breaks: CompileReason[];
-  recorded: { state: string; reason?: string; shapes: number; kept: number } | null;
+  attention: {
+    route: string;
+    detail: string;
+    how: string;
+    milliseconds?: Record<string, number> | null;
+    left_out?: Record<string, string> | null;
+    form?: string;
+  } | null;
+  recorded: {
+    state: string;
+    reason?: string;
+    shapes: number;
+    kept: number;
+    plain_ms?: number | null;
+    replay_ms?: number | null;
+  } | null;
   warnings: { text: string; remedy: string }[];
   validation: Validation[];
   best: { step: number; loss: number; words: string } | null;
@@ -369,7 +384,7 @@ export interface Answers {
   "/queue/remove": { token: number };
   "/queue/restore": object;
   "/queue/clear": object;
-  "/preview/sources": { runs: PreviewSource[]; base: string | null };
+  "/preview/sources": { runs: PreviewSource[]; base: string | null; controls?: number; clips?: boolean };
   "/preview/state": PreviewState;
   "/preview/draw": { request: string };
   "/preview/plan": PreviewPlan;

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from backend.bench.clip_table import clip_table
 from backend.bench.groups import Group, Row, groups
 from backend.bench.markdown import markdown, shown
+from backend.bench.products_table import products_table
+from backend.bench.profile import GROUPS, PARTS
+from backend.bench.profile import read as read_parts
 from backend.bench.published import others
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
@@ -102,7 +105,9 @@ def _compile_table(rows: list[Row]) -> str:
                 str(len(group.good)),
             ]
         )
-    return markdown(_HEADER, lines) + clip_table(measured, same) + swap_table(measured, same) + others(measured)
+    more = clip_table(measured, same) + products_table(measured, same) + swap_table(measured, same)
+    more += profile_table(measured, same) + compile_table(measured, same)
+    return markdown(_HEADER, lines) + more + others(measured)
 
 
 def _graphs(group: Group) -> str:
@@ -151,6 +156,41 @@ _SWAP_HEADER = (
     "times unswapped",
     "peak GB",
 )
+
+
+def profile_table(measured: Sequence[Group], same: Sequence[str]) -> str:
+    """Where a step's milliseconds go, a line for each profiled variant; empty where none was."""
+    rows = {_with_checkpointing(group, same): _first(group, "profile_ms", ("0", "1")) for group in measured}
+    return _parts_table("ms of a step", GROUPS, rows)
+
+
+def compile_table(measured: Sequence[Group], same: Sequence[str]) -> str:
+    """What the seconds of compiling went to, a line for each variant, cold and warm; empty where that is not known."""
+    rows = {
+        f"{_with_checkpointing(group, same)}, {title}": _first(group, "compile_parts", (cold,))
+        for group in measured
+        for title, cold in (("cold", "1"), ("warm", "0"))
+    }
+    return _parts_table("seconds of compiling", PARTS, rows)
+
+
+def _with_checkpointing(group: Group, same: Sequence[str]) -> str:
+    return f"{group.name(same)}, checkpointing {'on' if group.checkpointing else 'off'}"
+
+
+def _first(group: Group, column: str, cold: Sequence[str]) -> str:
+    """The column of the group's first row that has it, of a cold start (1) or a warm one (0)."""
+    return next((row[column] for row in group.good if row[column] and row["cold"] in cold), "")
+
+
+def _parts_table(title: str, names: Sequence[str], rows: Mapping[str, str]) -> str:
+    """A line of parts and their sum for each row that has any."""
+    lines = []
+    for name, text in rows.items():
+        if text:
+            parts = read_parts(text)
+            lines.append([name, *(shown(parts.get(part, 0.0), 1) for part in names), shown(sum(parts.values()), 1)])
+    return "\n" + markdown([title, *names, "all"], lines) if lines else ""
 
 
 _CURVE_STEPS = 100

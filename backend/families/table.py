@@ -19,10 +19,11 @@ from backend.families.wan.expert_facts import I2V as WAN22_I2V
 from backend.families.wan.facts import FACTS as WAN
 from backend.families.wan.i2v_facts import I2V as WAN_I2V
 from backend.families.wan.small_facts import FACTS as WAN22_5B
+from backend.families.wan.small_facts import I2V as WAN22_5B_I2V
 
 _ROWS = (
     *(FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3),
-    *(WAN, WAN_I2V, WAN22, WAN22_I2V, WAN22_5B, HUNYUAN_VIDEO, FRAMEPACK_FACTS),
+    *(WAN, WAN_I2V, WAN22, WAN22_I2V, WAN22_5B, WAN22_5B_I2V, HUNYUAN_VIDEO, FRAMEPACK_FACTS),
 )
 FAMILIES: dict[str, FamilyFacts] = {facts.name: facts for facts in _ROWS}
 

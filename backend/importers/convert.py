@@ -14,7 +14,7 @@ from backend.importers.experts import read_pair
 from backend.importers.names import read_name
 from backend.importers.notes import Fate, Note
 from backend.importers.optimizers import read_optimizer
-from backend.importers.pictures import read_data_set, read_folder
+from backend.importers.pictures import read_data_set, read_folder, read_lines, read_masks
 from backend.importers.programs import note_unread, read_by_paths
 from backend.importers.prompts import bring_prompts
 from backend.importers.source import Source
@@ -85,6 +85,8 @@ def _settings(work: Work) -> None:
         bring_prompts(work)
         read_folder(work)
     read_data_set(work)
+    read_lines(work)
+    read_masks(work)
     take_unsaid(work)
     if arguments:
         read_optimizer(work)

@@ -22,6 +22,7 @@ _NAMES: dict[str, str] = {
     "wan22": "wan22 wan2214b wan22t2v wan22t2va14b",
     "wan22_i2v": "wan2214bi2v wan22i2v wan22i2va14b",
     "wan22_5b": "wan225b wan22ti2v wan22ti2v5b",
+    "wan22_5b_i2v": "wan225bi2v wan22ti2v5bi2v wan22ti2vi2v",
     "hunyuan_video": "hunyuanvideo hunyuan",
     "hunyuan_video_1_5": "hunyuanvideo15",
     "framepack": "framepack",

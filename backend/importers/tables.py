@@ -23,6 +23,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "control_resolution": ("dataset.control_resolution", "resolution"),
     "qwen_image_edit_control_resolution": ("dataset.control_resolution", "resolution"),
     "bucket_reso_steps": ("dataset.bucket_step", "bucket_step"),
+    "color_aug": ("augmentation.color_jitter", "jitter"),
     "caption_extension": ("dataset.caption_extension", "extension"),
     "caption_extention": ("dataset.caption_extension", "extension"),
     "validation_seed": ("dataset.validation_split_seed", "number"),
@@ -126,6 +127,11 @@ COMBINED = frozenset(
         "loraplus_unet_lr_ratio",
         "loraplus_text_encoder_lr_ratio",
         "enable_bucket",
+        "caption_prefix",
+        "caption_suffix",
+        "in_json",
+        "masked_loss",
+        "conditioning_data_dir",
     ]
 )
 
@@ -161,6 +167,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "wan22": {"steps": 20, "true_cfg_scale": 5.0},
     "wan22_i2v": {"steps": 20, "true_cfg_scale": 5.0},
     "wan22_5b": {"steps": 20, "true_cfg_scale": 5.0},
+    "wan22_5b_i2v": {"steps": 20, "true_cfg_scale": 5.0},
     "hunyuan_video": {"steps": 20, "guidance_scale": 6.0, "true_cfg_scale": 1.0},
     "framepack": {"steps": 20, "guidance_scale": 10.0, "true_cfg_scale": 1.0},
 }

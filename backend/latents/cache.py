@@ -23,6 +23,7 @@ from torch import Tensor
 from backend.base.errors import Refused
 from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
+from backend.dataset.augmentation import recoloured
 from backend.dataset.buckets import Fit
 from backend.dataset.clips import BadClip, hash_of, read_frames
 from backend.dataset.controls import sample_items
@@ -38,7 +39,17 @@ if TYPE_CHECKING:
     from backend.config.schema import Config
     from backend.plan.plan import Plan
 
-__all__ = ["LatentCache", "TextCache", "build_latents", "build_text", "pixels_of", "wanted_latents", "wanted_text"]
+__all__ = [
+    "LatentCache",
+    "TextCache",
+    "build_latents",
+    "build_text",
+    "encode_picture",
+    "encode_words",
+    "pixels_of",
+    "wanted_latents",
+    "wanted_text",
+]
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +94,16 @@ class Words(NamedTuple):
 
 
 def wanted_latents(plan: Plan) -> list[Cut]:
-    """Every picture of training and validation with its bucket, and their control pictures."""
-    pairs = _pictures(plan)
+    """Every picture of training and validation with its bucket, all versions of those that are trained, and their
+    control pictures."""
+    plain = set(plan.measured)
+    pairs = [
+        (item, each)
+        for number, (item, fit) in enumerate(zip(plan.items, plan.fits, strict=True))
+        # what is measured is measured as it is
+        for each in dict.fromkeys([*([fit] if number in plain else []), *plan.images.fits(item, fit)])
+    ]
+    pairs += _pictures(plan)[len(plan.items) :]
     return pairs + [cut for item, fit in pairs for cut in plan.references.cuts(item.controls, fit.bucket.size)]
 
 
@@ -100,9 +119,16 @@ def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
     Where captions are read with their control pictures, the empty one is only wanted if captions are dropped.
     """
     reads, length = plan.text.reads_control, plan.text_length
+    plain = {plan.items[number] for number in plan.measured}
+    trained = set(plan.items)
     captions = [
-        (item.caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
+        (caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
         for item, fit in _pictures(plan)
+        # what is measured has its plain caption
+        for caption in [
+            *([item.caption] if item in plain or item not in trained else []),
+            *(plan.captions.captions(item) if item in trained else []),
+        ]
     ]
     wanted = [Words("", length)] if not reads else []
     if reads and plan.drops_captions:
@@ -183,7 +209,7 @@ def build_text(
         if progress is not None:
             progress(done, len(missing))
         words = by_file[path]
-        encoded = _encode_words(encoders, words, cache.transparency)
+        encoded = encode_words(encoders, words, cache.transparency)
         bad = [name for name, tensor in encoded.items() if not torch.isfinite(tensor).all()]
         if bad:
             text = f"The text encoders give no finite values ({', '.join(bad)}) for the caption {words.caption[:60]!r}"
@@ -197,7 +223,8 @@ def build_text(
     return len(missing)
 
 
-def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparency: str) -> dict[str, Tensor]:
+def encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparency: str) -> dict[str, Tensor]:
+    """What the text encoders make of one caption. Refused where a picture that is read with it can't be read."""
     if not words.controls:
         return encoders.encode([words.caption], words.length)[0]
     pictures = []
@@ -208,6 +235,21 @@ def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparenc
             text = f"{item.path} {error}"
             raise Refused(text, "Start the run again: the folder is then scanned again.", "dataset.folders") from error
     return encoders.encode_with_pictures(words.caption, pictures, words.length)
+
+
+def encode_picture(vae: Vae, item: Item, fit: Fit, transparency: str) -> dict[str, Tensor]:
+    """What the denoiser reads of one picture or clip, as `build_latents` keeps it.
+
+    Refused where it can't be read, or the VAE gives no finite values for it.
+    """
+    try:
+        row, _ = _encode(vae, _bytes_of(item, fit, transparency))
+    except ValueError as error:
+        raise Refused(f"{item.path} {error}", "Choose another image.") from error
+    if row is None:
+        text = f"the VAE gives no finite values for {item.path}, not even in float32"
+        raise Refused(text, "Choose another image, or another VAE.")
+    return row
 
 
 def pixels_of(item: Item, fit: Fit, transparency: str) -> Tensor:
@@ -245,7 +287,7 @@ def _clip_of(item: Item, window: Window, fit: Fit, transparency: str) -> Tensor:
             across, down = frame.width / item.width, frame.height / item.height
             left, top, right, bottom = fit.box
             box = (left * across, top * down, right * across, bottom * down)
-            result[:, number] = _channels_first(cut(frame, (width, height), box))
+            result[:, number] = _channels_first(recoloured(cut(frame, (width, height), box), fit))
     return result
 
 
@@ -289,7 +331,7 @@ def picture_of(item: Item, fit: Fit, transparency: str) -> Image.Image:
     try:
         with BUDGET.room(item.width, item.height):
             picture = open_image(io.BytesIO(data), transparency)
-            return cut(picture, (fit.bucket.width, fit.bucket.height), fit.box)
+            return recoloured(cut(picture, (fit.bucket.width, fit.bucket.height), fit.box), fit)
     except BadImage as error:
         raise ValueError(f"can't be used: {error}") from error
 

@@ -21,6 +21,7 @@ from backend.dataset.items import count_of
 from backend.lora.save import PRECISIONS, in_format, write_lora
 from backend.lora_tools import check as lora_check
 from backend.lora_tools import resize as lora_resize
+from backend.lora_tools.averaging import averaged
 from backend.lora_tools.base_models import OpenModel, open_model
 from backend.lora_tools.combine import combined
 from backend.lora_tools.extract import (
@@ -131,6 +132,21 @@ def resize(options: argparse.Namespace, console: Console) -> int:
     _say(console, f"{count_of(len(before), 'layer')}, {ranks}, {result.kept:.2%} of the norm kept.")
     worst = min(result.layers, key=lambda layer: layer.kept)
     _say(console, f"Least kept: {worst.kept:.2%} of {worst.stem}.")
+    return DONE
+
+
+def average(options: argparse.Namespace, console: Console) -> int:
+    """Write the mean of LoRA files of one run."""
+    paths = tuple(map(resolve, options.files))
+    out = output_path(options.out, options.overwrite, paths)
+    check_room(out, max((path.stat().st_size for path in paths if path.is_file()), default=0))
+    files = [read_raw(path) for path in paths]
+    with _progress(console) as watch:
+        result = averaged(files, _device(options.device), watch)
+    write_lora(out, result.tensors, result.metadata)
+    _say(console, f"{out} ({human_bytes(out.stat().st_size)})")
+    lost = "" if result.error is None else f"; {result.error:.2%} of the mean change is more than the rank can hold"
+    _say(console, f"The average of {count_of(len(files), 'file')}{lost}.")
     return DONE
 
 

@@ -58,6 +58,10 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.wan.denoiser import Wan
 
             return Wan
+        case "wan22_5b_i2v":
+            from backend.models.wan.small_start import WanFirstFrame
+
+            return WanFirstFrame
         case "hunyuan_video":
             from backend.models.hunyuan_video.denoiser import HunyuanVideo
 

@@ -13,6 +13,7 @@ from backend.runs.preview.request import Cell, PreviewRequest
 
 _PHASES = {
     "load": "Loading the model",
+    "controls": "Encoding control images",
     "text": "Encoding prompts",
     "sample": "Sampling",
     "decode": "Decoding",

@@ -53,21 +53,25 @@ class FullContent:
 
 @dataclass(frozen=True, slots=True)
 class FullFiles(SavedFiles):
-    """Files of a whole model. denoiser: with the trained weights. precision: that its weights are saved in."""
+    """Files of a whole model. denoiser: with the trained weights. precision: that its weights are saved in.
+
+    state: gives its state dict, live.
+    """
 
     noun: ClassVar[str] = "model"
     again: ClassVar[str] = "base_model"
 
     denoiser: nn.Module
     precision: str
+    state: Callable[[], Mapping[str, Tensor]]
 
     def content(self) -> FullContent:
         """As the class's. Values are looked at while they are written: WeightsNotFinite then."""
-        return FullContent(self._tensors(self.denoiser.state_dict()), self._write, self._weights)
+        return FullContent(self._tensors(self.state()), self._write, self._weights)
 
     def bytes(self) -> int:
         """As the class's."""
-        return sum(stored.nbytes for stored in self._tensors(self.denoiser.state_dict()).values())
+        return sum(stored.nbytes for stored in self._tensors(self.state()).values())
 
     @abstractmethod
     def _tensors(self, state: Mapping[str, Tensor]) -> dict[str, Stored]: ...
@@ -90,7 +94,7 @@ class FullFiles(SavedFiles):
         return Stored(stored.shape, stored.dtype, read)
 
     def _refuse(self, name: str) -> None:
-        if all(torch.isfinite(value).all() for value in self.denoiser.state_dict().values()):
+        if all(torch.isfinite(value).all() for value in self.state().values()):
             text = f"{name} has values too large for {self.precision}"
             raise Refused(text, "Save as bf16 or fp32.", "saving.save_precision")
         raise WeightsNotFinite(f"{name} holds NaN or infinity")
@@ -180,10 +184,21 @@ def _config(denoiser: Any) -> dict[str, Any]:
 
 
 def full_files(
-    denoiser: nn.Module, base: BaseModelFiles, facts: FamilyFacts, *, layout: str, precision: str
+    denoiser: nn.Module,
+    base: BaseModelFiles,
+    facts: FamilyFacts,
+    *,
+    layout: str,
+    precision: str,
+    state: Callable[[], Mapping[str, Tensor]] | None = None,
 ) -> SingleFiles | FolderFiles:
-    """The files of the settings. Refused where the base model can't be written as a single file."""
+    """The files of the settings. Refused where the base model can't be written as a single file.
+
+    state: gives the denoiser's state dict, live, where parts of it are elsewhere than in the denoiser.
+    """
+    state = state or denoiser.state_dict
     if layout == "diffusers":
-        return FolderFiles(denoiser=denoiser, precision=precision, part=facts.denoiser)
+        return FolderFiles(denoiser=denoiser, precision=precision, state=state, part=facts.denoiser)
     shapes = {name: tuple(value.shape) for name, value in denoiser.state_dict().items()}
-    return SingleFiles(denoiser=denoiser, precision=precision, model=WholeModel.like(base, facts, shapes))
+    model = WholeModel.like(base, facts, shapes)
+    return SingleFiles(denoiser=denoiser, precision=precision, state=state, model=model)

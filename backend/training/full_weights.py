@@ -17,6 +17,7 @@ from backend.config.layer_patterns import rates_of, trained_names
 from backend.config.sections.network import NetworkSection
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.training import TrainingSection
+from backend.memory.block_swap import BlockSwap
 from backend.optimizers.from_settings import optimizer_of
 from backend.optimizers.tensorwise import Tensorwise
 
@@ -30,7 +31,7 @@ def denoiser_dtype(training: TrainingSection, frozen: torch.dtype) -> torch.dtyp
     return _FORMATS[training.full_weight_dtype] if training.kind == "full" else frozen
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FullWeights:
     """The trained weights of a denoiser by parameter name; names never hold ``_orig_mod``.
 
@@ -38,6 +39,8 @@ class FullWeights:
     """
 
     named: dict[str, nn.Parameter]
+    swap: BlockSwap | None = None
+    """Keeps some of them on the host, where they are swapped."""
 
     @classmethod
     def of(cls, model: nn.Module, network: NetworkSection) -> FullWeights:
@@ -74,6 +77,7 @@ class FullWeights:
             groups,
             fused=optimizer.fused_backward,
             longest=optimizer.max_grad_norm,
+            keeper=None if self.swap is None else self.swap.states,
         )
 
     def parameters(self) -> list[nn.Parameter]:
@@ -81,8 +85,18 @@ class FullWeights:
         return list(self.named.values())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameter name -> the live tensor, no gradient."""
-        return {name: parameter.detach() for name, parameter in self.named.items()}
+        """Parameter name -> the live tensor, no gradient; of swapped blocks, that in the host's memory."""
+        host = self._on_host()
+        return {name: host.get(id(parameter), parameter.detach()) for name, parameter in self.named.items()}
+
+    def state_of(self, denoiser: nn.Module) -> dict[str, Tensor]:
+        """The state dict of the whole denoiser; of swapped blocks, tensors in the host's memory."""
+        host = self._on_host()
+        live = denoiser.state_dict(keep_vars=True)
+        return {name: host.get(id(value), value.detach()) for name, value in live.items()}
+
+    def _on_host(self) -> dict[int, Tensor]:
+        return {} if self.swap is None else self.swap.on_host()
 
     def collect_gradients(self) -> None:
         """Nothing is to be done: gradients are summed in the weights' own."""
@@ -93,8 +107,10 @@ class FullWeights:
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Set the values that `tensors()` gave, in place. KeyError when one is missing."""
-        for name, live in self.named.items():
+        for name, live in self.tensors().items():
             live.copy_(tensors[name])
+        if self.swap is not None:
+            self.swap.read_again()
 
     def take_over(self, tensors: dict[str, Tensor]) -> None:
         """Hold `tensors`, which are on the host, in place of values on a device that no longer answers."""

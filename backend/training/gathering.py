@@ -17,11 +17,13 @@ from backend.config.layer_patterns import sizes as sizes_of
 from backend.config.schema import Config
 from backend.config.sections.training import TrainingSection
 from backend.dataset.items import DatasetScan, count_of
+from backend.dataset.masks import MaskRule
 from backend.dataset.scan import cache_folder, scan_dataset
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.families.table import family as load_family
 from backend.latents.identity import text_identity, vae_identity
+from backend.latents.masks import MaskCache
 from backend.latents.store import LatentCache, TextCache
 from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
 from backend.lora.inject import find_targets, is_large
@@ -107,6 +109,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
         names=names,
         latents=_latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on"),
         texts=TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency),
+        masks=MaskCache(cache_folder(cfg), geometry.downscale, _mask_rule(cfg), cfg.training.seed),
         objective=objective_of(cfg, family, code, base, side),
         base_weights=base_weights,
     )
@@ -265,6 +268,10 @@ def compute_dtype(settings: TrainingSection, device: torch.device, dtype: torch.
     """What attention computes in: autocast's format, else that of the weights."""
     precision = mixed_precision(settings.mixed_precision, device)
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, dtype)
+
+
+def _mask_rule(cfg: Config) -> MaskRule:
+    return MaskRule(**cfg.masks.model_dump(exclude={"alpha_mask"}))
 
 
 def _latent_cache(cfg: Config, dtype: torch.dtype, tiled: bool) -> LatentCache:

@@ -17,7 +17,7 @@ from backend.families.spec import Side
 from backend.families.table import family
 from backend.lora.loraplus import ratios
 from backend.optimizers.schedules import warmup_steps
-from backend.plan.memory.work import trains_text
+from backend.plan.caption_draw import trains_text
 from backend.plan.steps import StepPlan
 
 SOFTWARE = "Monotile"

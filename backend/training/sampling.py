@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from backend.base.errors import WriteFailed
 from backend.base.files import unused_path, write_atomic
-from backend.config.schema import SamplePrompt
-from backend.families.spec import Geometry, VideoRule
+from backend.config.schema import Config, SamplePrompt
+from backend.families.spec import FamilyFacts, Geometry, VideoRule
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.models.common.guidance import guided
@@ -116,6 +116,29 @@ def write_picture(path: Path, picture: Image.Image, prompt: SamplePrompt, facts:
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", pnginfo=info)
     write_atomic(path, buffer.getvalue())
+
+
+def write_sample(
+    path: Path, pixels: Tensor, prompt: SamplePrompt, facts: Mapping[str, Any], video: VideoRule | None
+) -> Path | None:
+    """Save what was drawn as the picture or clip that `path` names; the picture of a clip's frames, if it is one.
+
+    pixels: (3, H, W), of a model of clips (3, F, H, W), in [-1, 1]. ValueError when they are not finite.
+    """
+    if not is_clip(path):
+        write_picture(path, to_picture(pixels if pixels.ndim == 3 else pixels[:, 0]), prompt, facts)
+        return None
+    assert video is not None
+    frames, height, width = pixels.shape[1:]
+    texts = sample_texts(prompt, (width, height), {**facts, "fps": video.rate})
+    texts["parameters"] += f", Frames: {frames}, FPS: {video.rate:g}"
+    return write_clip(path, [*frames_of(pixels)], video.rate, texts)
+
+
+def video_rule(cfg: Config, facts: FamilyFacts) -> VideoRule | None:
+    """How samples become clips: at the rate that the run's own clips are taken at; None of a family of pictures."""
+    rule, rate = facts.video, cfg.video.target_fps
+    return rule if rule is None or rate is None else replace(rule, rate=rate)
 
 
 def sample_texts(prompt: SamplePrompt, size: tuple[int, int], facts: Mapping[str, Any]) -> dict[str, str]:
@@ -227,25 +250,13 @@ class Sampler:
             path = self._path(step, number)
             # of steps that are trained once more after a resume, the newest picture counts
             path = path if _shows(path, prompt, step) else unused_path(path)
-            facts = {"step": step, "run": self.run.name}
-            if is_clip(path):
-                sheet = self._write_clip(path, pixels, prompt, facts)
-            else:
-                write_picture(path, to_picture(pixels if pixels.ndim == 3 else pixels[:, 0]), prompt, facts)
+            sheet = write_sample(path, pixels, prompt, {"step": step, "run": self.run.name}, self.video)
         except (ValueError, WriteFailed) as error:
             remedy = getattr(error, "remedy", "Lower the learning rate if it happens again.")
             self.events.write(WarningEvent(text=f"Sample {number} of step {step} is missing: {error}", remedy=remedy))
             return
         file, beside = (each and each.relative_to(self.run.path).as_posix() for each in (path, sheet))
         self.events.write(SampleEvent(step=step, prompt_index=number, file=file, prompt=prompt.prompt, sheet=beside))
-
-    def _write_clip(self, path: Path, pixels: Tensor, prompt: SamplePrompt, facts: Mapping[str, Any]) -> Path:
-        """Save a clip (3, F, H, W) and the picture of its frames, whose path is returned."""
-        assert self.video is not None
-        frames, height, width = pixels.shape[1:]
-        texts = sample_texts(prompt, (width, height), {**facts, "fps": self.video.rate})
-        texts["parameters"] += f", Frames: {frames}, FPS: {self.video.rate:g}"
-        return write_clip(path, [*frames_of(pixels)], self.video.rate, texts)
 
 
 def _shows(path: Path, prompt: SamplePrompt, step: int) -> bool:

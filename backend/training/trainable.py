@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -110,6 +111,7 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
     if isinstance(weights, FullWeights):
+        weights.swap = swap
         optimizer = weights.optimizer(cfg.network, cfg.optimizer)
     else:
         optimizer = optimizer_of(cfg.optimizer, _by_rate(weights, inputs, encoders))
@@ -185,6 +187,7 @@ def _own(inputs: Inputs, denoiser: nn.Module) -> tuple[FullWeights, SavedFiles]:
         inputs.family,
         layout=cfg.saving.model_layout,
         precision=cfg.saving.save_precision,
+        state=partial(weights.state_of, denoiser),
     )
     return weights, files
 

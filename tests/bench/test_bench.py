@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from backend.bench import __main__ as bench
-from backend.bench import report, work
+from backend.bench import profile, report, work
 from backend.bench.groups import groups
 from backend.bench.processes import Worker
 from backend.bench.random_part import RandomPart
@@ -75,7 +75,7 @@ def test_tiny_bench_measures_records_and_goes_on(
 ) -> None:
     """Eager and static on the same stream: equal losses, 2 planned graphs, 0 recompiles over 9 buckets, no break."""
     lines: list[str] = []
-    command = [*TINY, "--variants", "eager,static:sdpa,static:varlen", "--out", str(tmp_path)]
+    command = [*TINY, "--variants", "eager,static:sdpa,static:varlen", "--out", str(tmp_path), "--profile", "--rank=3"]
     assert bench.main(command, lines.append) == 0
     with (tmp_path / "tiny-compile" / "results.csv").open() as file:
         rows = {row["variant"]: row for row in csv.DictReader(file)}
@@ -83,6 +83,9 @@ def test_tiny_bench_measures_records_and_goes_on(
     assert eager["ok"] == static["ok"] == "1" and float(static["loss"]) == pytest.approx(float(eager["loss"]), rel=1e-4)
     assert (static["graphs"], static["recompiles"], static["breaks"], eager["graphs"]) == ("2", "0", "0", "0")
     assert static["buckets"] == "9" and float(static["compile_s"]) > 0 and eager["compile_s"] == "0"
+    parts = profile.read(eager["profile_ms"])
+    assert list(parts) == list(profile.GROUPS) and all(parts[name] > 0 for name in profile.GROUPS[:6]), parts
+    assert profile.read(static["compile_parts"])["tracing"] > 0 and "| ms of a step | attention |" in lines[-1]
     assert refused["ok"] == "0" and "varlen attention needs an NVIDIA GPU" in refused["error"]
     with (tmp_path / "tiny-compile" / "losses.csv").open() as file:
         assert sum(row["variant"] == "eager" for row in csv.DictReader(file)) == 11
@@ -95,10 +98,11 @@ def test_tiny_bench_measures_records_and_goes_on(
     assert "no time left for static:varlen" in "".join(lines)
 
 
-def test_swap_is_measured_beside_its_limit_and_changes_no_loss(tmp_path: Path) -> None:
-    """Two of two blocks, quantised; what a step waited is a part of the step."""
+@pytest.mark.parametrize("how", [{"base_quantization": "int8"}, {"full": "adamw"}], ids=["LoRA", "full"])
+def test_swap_is_measured_beside_its_limit_and_changes_no_loss(how: dict[str, str], tmp_path: Path) -> None:
+    """All blocks, of a quantised base or trained themselves; what a step waited is a part of the step."""
     spec = Spec("static:sdpa", size="tiny", steps=2, backend="eager", layers=(2, 2), cache_dir=str(tmp_path / "c"))
-    spec = replace(spec, base_quantization="int8")
+    spec = replace(spec, **how)
     rows = []
     for each in (spec, replace(spec, swap=4)):
         torch._dynamo.reset()
@@ -253,7 +257,8 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     flags += ["--autocast", "off", "--fused-lora", "--rank", "8", "--batch", "2", "--steps", "200", "--seed", "1"]
     flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
     flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
-    flags += ["--base-quantization", "fp8", "--base-compute", "int8"]
+    flags += ["--base-quantization", "fp8", "--base-compute", "int8", "--base-products", "fast"]
+    flags += ["--full", "adafactor", "--warm-up", "off"]
     options = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
     # which models of pictures refuse
     options = replace(options, clips="832x480x49")
@@ -269,6 +274,18 @@ def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) ->
     assert {"eager", "eager (captions 64, 128)", "eager (memory budget 0.5)", "eager (layers 2, 2)"} <= named
     usual = bench._parser().parse_args(["--layers", "4,8", "--variants", "eager", "--checkpointing", "on"])
     assert bench.specs_of(usual) == [Spec("eager")]
+
+
+def test_products_are_measured_side_by_side() -> None:
+    flags = ["--variants", "eager", "--checkpointing", "on", "--products"]
+    specs = bench.specs_of(bench._parser().parse_args([*flags, "bf16, fp8:fast,int8"]))
+    assert [(spec.base_compute, spec.base_products) for spec in specs] == [
+        ("bf16", "small"), ("fp8", "fast"), ("int8", "small"),
+    ]  # fmt: skip
+    assert len({bench._short(spec) for spec in specs}) == 3, "each has a compile cache of its own"
+    for wrong in ("nf4", "fp8:faster", "bf16:fast"):
+        with pytest.raises(ValueError, match=wrong):
+            bench.specs_of(bench._parser().parse_args([*flags, wrong]))
 
 
 def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:

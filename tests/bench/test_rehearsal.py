@@ -58,19 +58,31 @@ def test_a_rehearsal_trains_saves_samples_stops_and_resumes(tmp_path: Path) -> N
     assert "| tiny-flux, 3 blocks, 64 px | compile.compile=false |" in lines[-2]
 
 
+def test_rows_of_full_fine_tuning_stand_beside_what_others_publish() -> None:
+    row = {"size": "flux", "resolution": 1024, "settings": [], "s_per_step": 1.5, "peak_allocated_gb": 19.5}
+    assert report.full_table([row]) == ""
+    names = ["training.kind=full", "training.full_weight_dtype=bf16", "optimizer.optimizer=adafactor"]
+    own = {**row, "settings": [*names, "optimizer.fused_backward=true", "memory.blocks_to_swap=22"]}
+    page = report.full_table([row, own])
+    assert "| Monotile | flux, full, 1024 px | bf16 | adafactor, fused | 22 | 1.5 | 19.5 | - | - | - |\n" in page
+    assert "| sd-scripts | FLUX.1 | bf16 | adafactor, fused | 28 | - | 12 | - | - | - |\n" in page
+    assert "flux, full, 1024 px" in report.table([own]) and "full" not in report.table([row])
+
+
 def test_a_video_model_is_rehearsed_from_clips_to_a_sample_that_plays(tmp_path: Path) -> None:
     work, out, lines = tmp_path / "work", tmp_path / "out", []
     claim(work)
     write_base_model(SIZES["tiny-wan"], work / "tiny-wan")
     line = ["--rehearse", "tiny-wan", "--clip", "64x48x5", "--steps", "3", "--pictures", "2", "--commit", "abc"]
-    line += ["--setting", "compile.compile=false", "--work", str(work), "--out", str(out)]
+    line += ["--once", "--setting", "compile.compile=false", "--work", str(work), "--out", str(out)]
     assert bench.main(line, lines.append) == 0, lines
     (row,) = report.read_rows(out)
     assert row["clip"] == "64x48x5" and row["pictures"] == 2 and row["error"] == "" and row["steps"] >= 3
-    assert row["resumed_from"] == row["steps"] and row["phases_s"].keys() >= {"cache_latents", "train", "sample"}
-    assert "rehearse tiny-wan --clip 64x48x5 --steps 3 --pictures 2" in row["command"]
+    assert row["resumed_from"] is None and row["phases_s"].keys() >= {"cache_latents", "train", "sample", "save"}
+    assert "rehearse tiny-wan --clip 64x48x5 --steps 3 --pictures 2 --once" in row["command"]
     assert "| tiny-wan, 64x48x5 |" in report.phase_table([row])
     (run,) = list_runs(work / "runs")
+    assert len(run.checkpoints()) == 1 and not run.has_state()
     plan = next(event for event in read_events(run.events_path)[0] if event.kind == "plan")
     assert [(bucket["width"], bucket["height"], bucket["frames"]) for bucket in plan.buckets] == [(64, 48, 5)]
     (sample, *_) = (work / "runs").rglob("*.mp4")

@@ -128,6 +128,7 @@ def test_auto_leaves_out_what_cannot_be_recorded(values: dict[str, Any], why: st
 
 def recorder(**facts: Any) -> Any:
     usual = {"failed": "", "full": "", "trial": None, "recordings": {}, "seconds": 1.25, "kept": 7}
+    usual |= {"plain_seconds": 0.62, "replay_seconds": 0.134}
     return SimpleNamespace(**{**usual, **facts})
 
 
@@ -147,6 +148,7 @@ def test_what_a_recorder_found_is_told(tmp_path: Path) -> None:
     assert [event.get("state") for event in lines] == ["failed", None, "failed", "left out", "recorded"]
     assert lines[1]["text"] == "CUDA graphs are left out: no" and "off" in lines[1]["remedy"]
     assert lines[3]["reason"] == "it does not pay"
+    assert (lines[4]["plain_ms"], lines[4]["replay_ms"]) == (620.0, 134.0)
     assert (lines[4]["shapes"], lines[4]["seconds"], lines[4]["kept"], lines[4]["reason"]) == (2, 1.25, 7, "short")
 
 

@@ -12,21 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backend.compile.cuda_graphs.graph_trial import Trial
 from backend.compile.cuda_graphs.recording import Recorder, forget, record
 from backend.compile.cuda_graphs.replay import compare
 from backend.memory.exclusive_device import offloaded
 from backend.models.family_classes import load_family
 from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny.recorded import GB, assert_same, losses, model_on, turns
 from tests.tiny.sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
-from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch
+from tests.tiny.shapes import denoiser_with_lora, make_batch
 from tests.tiny.tape import Card
 
 block_lists = load_family("flux").block_lists
 predict = load_family("flux").predict
-
-GB = 1 << 30
-Losses = list[tuple[float, list[Tensor]]]
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -34,41 +31,6 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == "cpu":
         request.getfixturevalue("card")
     return request.param
-
-
-def model_on(device: str, dropout: float = 0.0) -> nn.Module:
-    return denoiser_with_lora(dropout=dropout).to(device, torch.bfloat16 if device == "cuda" else torch.float32)
-
-
-def turns(device: str, count: int = 8) -> list[Batch]:
-    """Two shapes by turns, other values each time."""
-    sizes, dtype = [(16, 16), (8, 34)] * 4, torch.bfloat16 if device == "cuda" else torch.float32
-    return [make_batch([size], [12], seed=number).to(device, dtype) for number, size in enumerate(sizes[:count])]
-
-
-def losses(model: nn.Module, batches: list[Batch], sums: int = 1) -> Losses:
-    """Loss and gradients of each batch, `sums` passes for each set of gradients. Each batch draws from its own seed."""
-    shapes, losses_seen = ShapeRuntime("off"), []
-    trained = [p for p in model.parameters() if p.requires_grad]
-    for number, batch in enumerate(batches):
-        torch.manual_seed(number)
-        with torch.autocast(batch.noisy[0].device.type, torch.bfloat16):
-            out = predict(model, batch.noisy, batch.sigma, batch.text, 1.0, shapes)
-        loss = torch.stack([row.float().square().mean() for row in out]).mean()
-        loss.backward()
-        if (number + 1) % sums == 0:
-            losses_seen.append((float(loss), [torch.zeros(()) if p.grad is None else p.grad.clone() for p in trained]))
-            model.zero_grad(set_to_none=True)
-        del out, loss
-    return losses_seen
-
-
-def assert_same(actual: Losses, wanted: Losses) -> None:
-    """On a card up to the order in which the flash kernel's backward pass adds, in bf16."""
-    for (loss, gradients), (wanted_loss, wanted_gradients) in zip(actual, wanted, strict=True):
-        assert loss == pytest.approx(wanted_loss, rel=1e-4)
-        got, want = (torch.cat([g.flatten() for g in some]) for some in (gradients, wanted_gradients))
-        assert (got - want).norm() <= (1e-2 if got.is_cuda else 0.0) * want.norm()
 
 
 @pytest.mark.parametrize("sums", [1, 2])
@@ -299,57 +261,6 @@ class TestMemory:
         for rows in (1, 2, 3, 1, 2, 3):
             recorder(layer, torch.ones(rows, 2)).sum().backward()
         assert len(recorder.recordings) == 2 and recorder.full == "2 shapes are recorded"
-
-
-class TestAuto:
-    """Three passes are timed; then the first replay has to be faster."""
-
-    def test_records_where_a_pass_is_launching(self, device: str) -> None:
-        model, messages = model_on(device), []
-        recorder = record(model, messages.append, Trial())
-        if device == "cpu":
-            recorder.trial.pays = lambda gain: gain < 1 and Trial.pays(recorder.trial, 0.5)
-        losses(model, turns(device))
-        # Two shapes come first, three passes are timed, three of eight are left.
-        assert "of a forward pass" in recorder.trial.words and recorder.seconds > 0
-        assert not recorder.trial.against and len(recorder.recordings) == 2, recorder.trial.words
-        assert len(messages) == 3
-
-    def test_leaves_a_card_that_does_not_wait_alone(self, card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = iter([0.0, 2.0, 10.0] * 3)
-        monkeypatch.setattr("backend.compile.cuda_graphs.graph_trial.time.perf_counter", lambda: next(clock, 0.0))
-        trial, messages = Trial(), []
-        assert [trial(lambda: 3) for _ in range(2)] == [3, 3] and not trial.decided
-        trial(lambda: 3)
-        assert trial.against == "the GPU does not wait for the processor: launching takes 20% of a forward pass"
-        recorder = record(nn.Linear(2, 1), messages.append, trial)
-        for _ in range(3):
-            recorder(lambda x: x * 2, torch.ones(2))
-        assert not recorder.recordings and not recorder.made
-
-    @pytest.mark.parametrize(("gain", "pays"), [(0.5, True), (0.02, False), (-0.2, False)])
-    def test_a_replay_has_to_be_faster(self, gain: float, pays: bool) -> None:
-        """Slow cards make launching wait too."""
-        trial = Trial()
-        assert trial.pays(gain) == pays and bool(trial.against) != pays
-        assert trial.words == f"a replay saves {gain:.0%} of a forward pass"
-
-    def test_the_first_recording_alone_says_whether_it_pays(self, card: Card) -> None:
-        """What a later one takes by chance throws nothing away."""
-        recorder, gains = record(model := model_on("cpu"), trial=Trial()), iter([0.5, 0.0])
-        recorder.trial._shares[:] = [1.0, 1.0]
-        recorder.trial.pays = lambda gain: Trial.pays(recorder.trial, next(gains))
-        losses(model, turns("cpu"))
-        assert len(recorder.recordings) == 2 and next(gains) == 0.0
-
-    def test_a_recording_that_does_not_pay_gives_its_memory_back(self, card: Card) -> None:
-        model, plain, messages = model_on("cpu"), model_on("cpu"), []
-        recorder = record(model, messages.append, Trial())
-        recorder.trial._shares[:] = [1.0, 1.0]
-        recorder.trial.pays = lambda gain: Trial.pays(recorder.trial, 0.0)
-        assert_same(losses(model, turns("cpu")), losses(plain, turns("cpu")))
-        assert "hardly pays" in recorder.trial.against and not recorder.recordings and not recorder.made
-        assert messages == [recorder] * 2 and not recorder.failed
 
 
 @pytest.mark.parametrize("family", ["flux", "sdxl"])

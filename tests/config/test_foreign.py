@@ -65,8 +65,7 @@ def test_arguments_of_sd_scripts_with_their_dataset() -> None:
     assert outcomes["network_args loraplus_lr_ratio"] == "taken" and outcomes["network_args layers"] == "taken"
     assert outcomes["huggingface_token"] == outcomes["cache_latents_to_disk"] == "not needed"
     assert outcomes["datasets[1].subsets[0].is_reg"] == "near"
-    # it says which tokens are not shuffled
-    assert outcomes["general.shuffle_caption"] == outcomes["general.keep_tokens"] == "off"
+    assert outcomes["general.shuffle_caption"] == outcomes["general.keep_tokens"] == "taken"
     near = next(note for note in converted.notes if "differ" in note.why)
     assert near.fate == "near" and near.line == 17
     assert next(note.line for note in converted.notes if note.key == "scale_everything") == 40
@@ -175,7 +174,7 @@ def test_a_preset_of_kohya_ss() -> None:
     assert folders == [("/data/img", False), ("/data/reg", True)]
     assert config.sampling.prompts[0].true_cfg_scale == 6
     outcomes = fates(converted)
-    assert outcomes["reg_data_dir"] == "near" and outcomes["shuffle_caption"] == "not offered"
+    assert outcomes["reg_data_dir"] == "near" and outcomes["shuffle_caption"] == "taken"
     # what kohya_ss writes into every preset, used or not
     assert (
         outcomes["network_args conv_dim"] == outcomes["clip_skip"] == "off" and outcomes["max_token_length"] == "taken"

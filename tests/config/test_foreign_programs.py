@@ -48,7 +48,7 @@ ROWS: dict[str, Row] = {
         "memory.base_quantization": "nf4", "memory.text_encoder_quantization": "nf4", "saving.output_name": "cat-lora",
         "saving.save_precision": "bf16", "saving.save_every_n_steps": 500, "sampling.sample_every_n_epochs": 2,
         "optimizer.max_grad_norm": 1.0, "logging.tensorboard": True,
-    }, {"mystery": "unknown", "masked_training": "not offered", "concepts[1]": "off",
+    }, {"mystery": "unknown", "masked_training": "taken", "concepts[1]": "off",
         "learning_rate": "not needed"}),
     "ai_toolkit.yaml": Row("ai-toolkit", {
         "model.family": "qwen_image_edit", "dataset.resolution": 768, "dataset.trigger_word": "p3r5on",
@@ -75,7 +75,7 @@ ROWS: dict[str, Row] = {
         "timesteps.logit_mean": 1.098612,
         "memory.blocks_to_swap": 10, "memory.base_quantization": "fp8", "memory.checkpointing_kind": "offload",
         "validation.validate_every_n_epochs": 1, "saving.save_every_n_epochs": 2,
-    }, {"mystery": "unknown", "video_clip_mode": "not offered", "directory[0].mask_path": "not offered"},
+    }, {"mystery": "unknown", "video_clip_mode": "not offered", "directory[0].mask_path": "taken"},
         "diffusion_pipe_dataset.toml"),
     "easy_training.toml": Row("easy-training", {
         "model.family": "sdxl", "dataset.resolution": 1024, "dataset.batch_size": 2, "dataset.bucket_step": 64,
@@ -83,7 +83,7 @@ ROWS: dict[str, Row] = {
         "network.conv_alpha": 8.0, "optimizer.optimizer": "prodigy", "optimizer.weight_decay": 0.1,
         "optimizer.betas": [0.9, 0.99], "optimizer.optimizer_args": {"weight_decouple": True}, "training.seed": 23,
         "training.max_train_epochs": 10, "saving.output_name": "easy", "saving.save_precision": "fp16",
-    }, {"mystery_args.surprise": "unknown", "subsets[0].shuffle_caption": "not offered",
+    }, {"mystery_args.surprise": "unknown", "subsets[0].shuffle_caption": "taken",
         "general_args.args.clip_skip": "off"}),
     "musubi.sh": Row("musubi-tuner", {
         "model.family": "qwen_image", "model.base_model": "/models/qwen image/qwen_image_bf16.safetensors",

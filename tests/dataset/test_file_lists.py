@@ -27,7 +27,7 @@ def look(path: Path, **more: Any) -> Scan:
     return scan([FolderSpec(path, **more)], trigger_word=None)
 
 
-def findings_of(result: Scan) -> dict[str, Finding]:
+def said(result: Scan) -> dict[str, Finding]:
     return {finding.kind: finding for finding in result.findings}
 
 
@@ -46,15 +46,11 @@ def test_a_list_names_pictures_and_clips_anywhere_with_their_captions(tmp_path: 
     assert [(i.path.name, i.caption, i.repeats, i.frames) for i in result.items] == [
         ("a.png", "a red square", 3, 1), ("b.png", "a blue one", 3, 1), ("c.mp4", "a clip", 3, 9)
     ]  # fmt: skip
-    assert (
-        result.captions == 3
-        and "no_captions" not in findings_of(result)
-        and "missing_caption" not in findings_of(result)
-    )
+    assert result.captions == 3 and "no_captions" not in said(result) and "missing_caption" not in said(result)
     # a family of pictures leaves the clip out and counts it
     assert [item.path.name for item in look(path).items] == ["a.png", "b.png"] and look(path).other == {".mp4": 1}
-    # the folder itself is read as ever, and says what the list is
-    assert "in place of its folder" in findings_of(look(tmp_path / "lists"))["caption_table"].remedy
+    # the folder itself takes the caption of its own picture from the list
+    assert "1 image" in said(look(tmp_path / "lists"))["caption_table"].text
 
 
 def test_lines_that_cant_be_used_and_files_that_are_gone_are_named(tmp_path: Path) -> None:
@@ -68,7 +64,7 @@ def test_lines_that_cant_be_used_and_files_that_are_gone_are_named(tmp_path: Pat
     )  # fmt: skip
     result = look(path)
     assert {item.path.name: item.caption for item in result.items} == {"a.png": "", "b.png": "from the file"}
-    kinds = findings_of(result)
+    kinds = said(result)
     assert "3 lines of list.jsonl" in kinds["list_lines"].text and "line 2" in kinds["list_lines"].text
     assert "gone.png" in kinds["unreadable"].text and "b.png" in kinds["listed_captions"].text
     assert "a.png" in kinds["missing_caption"].text
@@ -79,7 +75,7 @@ def test_separators_within_a_caption_end_no_line(tmp_path: Path) -> None:
     caption = "one\u2028two\u2029three\u0085four"
     path = listed(tmp_path / "list.jsonl", json.dumps({"image_path": "a.png", "caption": caption}, ensure_ascii=False))
     result = look(path)
-    assert [item.caption for item in result.items] == [caption] and "list_lines" not in findings_of(result)
+    assert [item.caption for item in result.items] == [caption] and "list_lines" not in said(result)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b'{"image_path": "a.pdf"}'])
@@ -88,7 +84,7 @@ def test_a_list_of_nothing_is_an_error(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     result = look(path)
     assert not result.items and {f.severity for f in result.findings} == {"error"}
-    assert ("broken_list" in findings_of(result)) == (content[:1] == b"\xff")
+    assert ("broken_list" in said(result)) == (content[:1] == b"\xff")
 
 
 def test_control_pictures_of_a_list_go_by_name(tmp_path: Path) -> None:

@@ -297,24 +297,14 @@ def test_pipes_and_devices_are_named_and_never_opened(tmp_path: Path) -> None:
         probe(tmp_path / "pipe.png")
 
 
-TABLES = {
-    "metadata.jsonl": '{"file_name": "a.png", "text": "a cat"}\n{"file_name": "b.png", "text": "a dog"}\n',
-    "captions.jsonl": '{"image_path": "a.png", "caption": "a cat"}\n',
-    "metadata.csv": "file_name,text\na.png,a cat\n",
-    "meta_cap.json": '{"a.png": {"caption": "a cat"}, "b.png": {"caption": "a dog"}}',
-    "list.json": '[{"image": "a.png", "prompt": "a cat"}]',
-    "metadata.parquet": "PAR1",
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_caption_tables_of_other_tools_are_named(tmp_path: Path, name: str) -> None:
+def test_tables_that_are_not_read_are_named(tmp_path: Path) -> None:
     picture(tmp_path / "a.png")
-    (tmp_path / name).write_text(TABLES[name])
-    notice = finding(look(tmp_path), "caption_table")
-    assert notice.severity == "warning" and name in notice.text and "not used" in notice.remedy
+    (tmp_path / "metadata.parquet").write_text("PAR1")
+    (tmp_path / "others.jsonl").write_text('{"file_name": "b.png", "text": "a dog"}\n')
+    notice = finding(look(tmp_path), "unused_table")
+    assert notice.severity == "warning" and "metadata.parquet, others.jsonl" in notice.text
     with_caption(tmp_path / "a.png")
-    assert finding(look(tmp_path), "caption_table").severity == "note"
+    assert finding(look(tmp_path), "unused_table").severity == "note"
 
 
 def test_other_json_beside_pictures_is_no_caption_table(tmp_path: Path) -> None:
@@ -324,4 +314,4 @@ def test_other_json_beside_pictures_is_no_caption_table(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text('{"step": 3}\n')
     (tmp_path / "broken.json").write_text("[" * 5000)
     (tmp_path / "loss.csv").write_text("step,loss\n")
-    assert "caption_table" not in kinds(look(tmp_path))
+    assert not {"caption_table", "unused_table", "broken_table"} & set(kinds(look(tmp_path)))

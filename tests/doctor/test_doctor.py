@@ -16,7 +16,7 @@ from backend.doctor.__main__ import Check
 from backend.memory import quantization_support
 from backend.optimizers.build import make_optimizer
 from backend.setup import toolchain
-from backend.shapes.attention_routes import package_problem, route_report
+from backend.shapes.attention_routes import choose_route, package_problem, route_report
 
 GPU = {
     "torch": "2.13.0+cu130",
@@ -152,9 +152,11 @@ def test_a_package_that_does_not_load_is_not_told_to_be_missing(
     for module in ("bitsandbytes", "flash_attn", "flash_attn.cute"):
         problem = load_problem(module)
         assert problem == "is installed but does not load (ModuleNotFoundError: No module named 'nothing_of_this_name')"
-        assert "--force-reinstall" in install_remedy(module, problem)
+        assert install_remedy(module, problem).startswith("Install what it needs: pip install ")
     assert load_problem("nothing_of_this_name") == load_problem("os.nothing") == "is not installed"
     assert load_problem("json.decoder") is None
+    built = install_remedy("flash_attn.cute.interface", "is installed but does not load (ImportError: libcudart.so.12)")
+    assert built == ("Install a build of it that fits this torch: pip install --force-reinstall --no-deps flash-attn-4")
     wanted = load_problem("bitsandbytes")
     assert (
         quantization_support.quantization_problem("nf4", "bf16", torch.device("cpu"))
@@ -165,6 +167,29 @@ def test_a_package_that_does_not_load_is_not_told_to_be_missing(
     package_problem.cache_clear()
     assert "is installed but does not load" in (package_problem("fa4") or "")
     package_problem.cache_clear()
+
+
+def test_a_package_whose_folder_is_hidden_is_told_as_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flash-attn-4 as pip has it, behind a flash_attn of another folder that has no cute in it."""
+    for name in ("first/flash_attn", "second/flash_attn/cute", "second/flash_attn_4-4.0.0.dist-info"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "first" / "flash_attn" / "__init__.py").touch()
+    (tmp_path / "second" / "flash_attn" / "cute" / "interface.py").touch()
+    (tmp_path / "second" / "flash_attn_4-4.0.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: flash-attn-4\nVersion: 4.0.0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "second")
+    monkeypatch.syspath_prepend(tmp_path / "first")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    package_problem.cache_clear()
+    with pytest.raises(ValueError) as caught:
+        choose_route("fa4", torch.device("cuda"), torch.bfloat16)
+    package_problem.cache_clear()
+    assert "flash-attn-4 is installed but does not load (ModuleNotFoundError: No module named 'flash_attn.cute'" in str(
+        caught.value
+    )
+    assert "Set attention to auto" in str(caught.value)
+    assert "pip install --force-reinstall --no-deps flash-attn-4" in str(caught.value)
 
 
 def test_the_doctor_tells_what_loads_what_lacks_and_what_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def as_typed(config: Config) -> Config:
         elif setting.kind == "str_list" and value is not None:
             trimmed[setting.path] = [
                 line.strip() for item in value for line in item.splitlines() if line.strip()
-            ] or None
+            ] or setting.default
         elif setting.kind in ("str", "text") and setting.nullable and value is not None and not value.strip():
             trimmed[setting.path] = None
         elif setting.kind == "tables" and value:

@@ -28,6 +28,9 @@ def test_first_start_makes_the_environment_says_so_and_starts_the_page(ready_clo
     assert Path(page["prefix"]) == first.venv
     assert page["arguments"] == ["--port", "7999", "--no-browser"]
     assert first.installed()["monotile-tiny"] == "1.0"
+    # by compileall, and so of the package that pip was told not to compile
+    assert list(first.venv.glob("lib/python*/site-packages/monotile_tiny/__pycache__/__init__.*.pyc"))
+    assert "$ compileall" in (first.venv / "monotile-setup.log").read_text()
 
 
 def test_later_starts_install_nothing_and_say_nothing_of_it(ready: Clone) -> None:

@@ -310,7 +310,7 @@ def test_selective_keeps_every_second_block() -> None:
 
 
 def test_unknown_kinds_are_refused() -> None:
-    with pytest.raises(ValueError, match="known: off, auto, block, offload, selective"):
+    with pytest.raises(ValueError, match="known: off, auto, block, attention, offload, selective"):
         checkpointing.apply(nn.Linear(1, 1), "unsloth")
 
 
@@ -337,15 +337,16 @@ def test_offload_on_the_card_is_exact_and_smaller() -> None:
 @pytest.mark.parametrize("kind", checkpointing.KINDS)
 def test_compiled_flux_on_the_card_equals_the_run_without(kind: str) -> None:
     """Inductor, dropout on where it may be: the same loss and gradients over three steps, two graphs in all."""
-    figures, dropout = [], 0.0 if kind == "auto" else 0.3
+    within = ("auto", "attention")
+    figures, dropout = [], 0.0 if kind in within else 0.3
     for each in ("off", kind):
         torch._dynamo.reset()
         model, _ = denoiser(each, dropout=dropout)
         model.cuda()
-        checkpointing.set_activation_budget(None, recompute=each == "auto")
+        checkpointing.set_activation_budget(None, each in within, each == "attention")
         shapes = ShapeRuntime("static", 24, text_length=TEXT)
         telemetry = Telemetry().start()
-        compile_model(model, block_lists(model), fullgraph=True, dynamic="false", recompute=each == "auto")
+        compile_model(model, block_lists(model), fullgraph=True, dynamic="false", recompute=each in within)
         batches = [make_batch(sizes, [TEXT, TEXT]).to("cuda", torch.float32) for sizes in (SIZES, SIZES[::-1], SIZES)]
         figures.append([step(model, batch, shapes) for batch in batches])
         stats = telemetry.poll()

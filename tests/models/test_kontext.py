@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,11 @@ from backend.latents.cache import pixels_of
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.objectives.flow_matching import EulerSteps
+from backend.preview.__main__ import main as preview
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.sampling import PromptText, draw_latent, to_picture
 from tests.tiny import comfy_maps
+from tests.tiny.flux import kontext_base
 from tests.tiny.shapes import SIZES, TEXT, denoiser_with_lora, make_batch, relative
 from tests.tiny.single_files import flux_files
 from tests.tiny.training import config, events, lora_of, rows, straight_run_that_a_resumed_one_repeats, train_here
@@ -107,14 +107,6 @@ def test_the_control_picture_is_seen() -> None:
     assert relative(outputs[0], outputs[1]) > 1e-3 and relative(outputs[1], outputs[2]) > 1e-3
 
 
-def kontext_base(tiny_flux: Path, where: Path) -> Path:
-    """The tiny FLUX folder as a FLUX.1 Kontext model: the same parts under another pipeline's name."""
-    base = Path(shutil.copytree(tiny_flux, where))
-    index = base / "model_index.json"
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "FluxKontextPipeline"}))
-    return base
-
-
 def pairs(images: Path, where: Path) -> Path:
     """A control picture for each of `images`: the same in grey, upside down, as JPEG under the same name."""
     where.mkdir()
@@ -171,7 +163,10 @@ def test_kontext_trains_on_pairs_validates_samples_and_saves(
         # 64 px: 16 tokens of the picture and 16 of its control
         assert plan["static_token_count"] >= 32
         return
-    # diffusers draws the run's own samples from base and file
+    # a preview draws them again, and so does diffusers, from base and file
+    assert preview(["--run", str(run.path), "--shape_mode", "off", "--out", str(tmp_path / "out")]) == 0
+    for number, ours in enumerate(drawn, 1):
+        assert (np.asarray(Image.open(tmp_path / "out" / f"01-{number:02d}.png")) == ours).all()
     pipeline = FluxKontextPipeline.from_pretrained(tmp_path / "base")
     without = [drawn_by(pipeline, control / f"picture_{n}.jpg") for n in (0, 1)]
     pipeline.load_lora_weights(run.checkpoints_dir / "tiny.safetensors")

@@ -106,6 +106,8 @@ def test_checkpointing_keeps_inputs_and_offload_keeps_them_on_the_host() -> None
 
     whole, block, offloaded, half = (held(kind) for kind in ("off", "block", "offload", "selective"))
     assert whole.total > half.total > block.total > offloaded.total
+    # 4608 tokens of 3072 numbers, and of 24 heads a float32 number each, of four blocks
+    assert held("attention").total - block.total == 4 * 4608 * (3072 * 2 + 24 * 4)
     assert block.host == 0 and offloaded.host == 4 * 2**25, "28 MB each, pinned in powers of two"
 
 

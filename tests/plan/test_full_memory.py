@@ -100,3 +100,25 @@ def test_what_a_trained_base_can_not_be_is_not_advised() -> None:
     nearest = search.nearest()
     advised = {path for change in (nearest.changes if nearest else ()) for path in change.values}
     assert not advised & {"memory.base_quantization", "memory.blocks_to_swap", "network.network_dim"}
+
+
+def test_swapped_blocks_take_their_optimizer_state_to_ram() -> None:
+    """Weights and state on the GPU shrink by what RAM gets, but for a ring of two blocks each."""
+    own: dict[str, Any] = {"training": {**FULL, "full_weight_dtype": "bf16"}}
+    own["optimizer"] = {"optimizer": "adamw", "fused_backward": True}
+    parts = flux_dev()
+    before, after = (
+        estimate(settings(**own, memory={"blocks_to_swap": count}), WORK, named_gpu(180), parts=parts)
+        for count in (0, 40)
+    )
+    assert before is not None and after is not None and after.settings is not None
+    weights, states = after.settings.swapped(parts), after.settings.swapped_state(parts)
+    assert len(weights) == 40 and states == [4 * size for size in weights]
+    assert (after.ram["swapped_weights"], after.ram["swapped_state"]) == (sum(weights), sum(states))
+    was, now = before.stage("train").parts, after.stage("train").parts
+    assert was["weights"] - now["weights"] == sum(weights) and now["swap_ring"] == 2 * max(weights)
+    assert was["optimizer"] - now["optimizer"] == sum(states) - 2 * max(states)
+    # a step of single weights is advised with swap, where it is on
+    search = Search(settings(**own), WORK, named_gpu(24), flux_dev())
+    nearest = search.nearest()
+    assert nearest is not None and "memory.blocks_to_swap" in {p for change in nearest.changes for p in change.values}

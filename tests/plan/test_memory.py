@@ -142,6 +142,25 @@ def test_auto_takes_turns_and_tiles_only_where_it_has_to() -> None:
     assert never.settings is not None and not never.settings.turns and not never.settings.tiled_decode
 
 
+def test_copies_of_8_bit_weights_are_counted_and_made_only_where_they_fit() -> None:
+    def weights(gigabytes: float, **memory: Any) -> Any:
+        return of(settings(memory={"base_compute": "fp8", **memory}), gigabytes).stage("train").parts
+
+    small, fast = weights(80, base_products="small"), weights(80, base_products="fast")
+    # modulation, a quarter of FLUX's weights, is not multiplied in 8 bits
+    assert small["weights"] == fast["weights"] and 8e9 < fast["weight_copies"] < 0.8 * small["weights"]
+    assert "weight_copies" not in small and weights(80) == fast, "auto"
+    tight = of(settings(memory={"base_compute": "fp8"}), 18)
+    assert tight.settings is not None and not tight.settings.copies and tight.verdict == "fits"
+    assert "weight_copies" not in weights(80, blocks_to_swap=20) and "weight_copies" not in weights(
+        80, base_compute="int8"
+    )
+    swapped = weights(80, blocks_to_swap=20, base_products="fast")
+    assert swapped["swap_ring"] > 1.5 * weights(80, blocks_to_swap=20)["swap_ring"]
+    nearest = Search(settings(memory={"base_compute": "fp8", "base_products": "fast"}), WORK, named_gpu(18), flux_dev())
+    assert nearest.nearest().values == {"memory.base_products": "small"}
+
+
 def test_the_nearest_change_is_the_cheapest_that_fits() -> None:
     cfg = settings(training={"gradient_checkpointing": False})
     nearest = Search(cfg, WORK, named_gpu(32), flux_dev()).nearest()

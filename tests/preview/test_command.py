@@ -23,7 +23,6 @@ from backend.runs.preview.request import (
     Row,
     find_checkpoint,
     rows_of_strengths,
-    settings_of_base,
     settings_of_form,
     settings_of_run,
 )
@@ -88,9 +87,6 @@ def test_settings_of_full_fine_tuning_draw_with_their_base_model_and_its_runs_ar
     for changes in ({}, {"memory.base_quantization": "int8"}):
         with pytest.raises(Refused, match="trained the whole model"):
             settings_of_run(run, changes)
-    # nor are clips drawn, which is said before any plan or worker
-    with pytest.raises(Refused, match="draws pictures, and Wan"):
-        settings_of_base("x", "wan", {})
 
 
 def test_seeds_and_prompts_give_a_picture_each_and_a_cancelled_one_leaves_none(

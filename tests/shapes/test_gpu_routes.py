@@ -4,6 +4,7 @@ Run on a machine with a card: python -m pytest -q -m gpu tests/shapes
 """
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import Telemetry
 from backend.models.family_classes import load_family
-from backend.shapes import attention_routes
+from backend.shapes import attention_probe, attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.shapes import assert_equal_runs, make_batch, reference, run
 from tests.tiny.wide_flux import wide_denoiser
@@ -112,3 +113,28 @@ def test_auto_takes_the_fastest_that_works() -> None:
     usable = attention_routes.route_problem("fa4", CUDA, torch.bfloat16) is None
     wanted = "fa4" if hopper and usable else "sdpa"
     assert attention_routes.choose_route("auto", CUDA, torch.bfloat16).name == wanted
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_the_probe_measures_every_route_there_is(padded: bool, tmp_path: Path) -> None:
+    form = attention_probe.AttentionForm(batch=1, tokens=1024, heads=4, width=128, dtype=torch.bfloat16, padded=padded)
+    routes, left_out = attention_probe.candidates(CUDA, form)
+    assert {"sdpa", "varlen", "flex"} <= set(routes), left_out
+    measured = attention_probe.fastest_route(CUDA, form, tmp_path, routes, left_out)
+    assert {"sdpa", "varlen", "flex"} <= set(measured.milliseconds), measured.left_out
+    assert not any("away from" in why for why in measured.left_out.values()), measured.left_out
+    assert attention_probe.fastest_route(CUDA, form, tmp_path, routes).cached
+
+
+def test_flex_computes_unpadded_rows_in_compiled_blocks() -> None:
+    """By kernels of its own; the eager call is SDPA's."""
+    route, source = attention_routes.make_route("flex", CUDA, torch.bfloat16), torch.Generator("cuda").manual_seed(0)
+    q, k, v = (torch.randn(1, 700, 2, 64, device="cuda", generator=source).bfloat16() for _ in range(3))
+    results = []
+    for attend in (route.attend, torch.compile(route.attend, dynamic=False, fullgraph=True)):
+        leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+        out = attend(*leaves, None)
+        out.float().square().sum().backward()
+        results.append(([out], {str(number): leaf.grad for number, leaf in enumerate(leaves)}))
+    close = errors(results[1], results[0])
+    assert close[0] < 0.02 and close[1] < 0.03, close

@@ -6,6 +6,8 @@ Dimensions are small, structure is FLUX.1-dev's (guidance embedding, dynamic shi
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 from backend.bench.rehearsal.tokenizers import clip_tokenizer, t5_tokenizer
@@ -121,3 +123,11 @@ def _write(path: Path, double: int, single: int) -> None:
         tokenizer_2=T5Tokenizer.from_pretrained(path / "tokenizer_2"),
         transformer=_denoiser(double, single),
     ).save_pretrained(path)
+
+
+def kontext_base(tiny_flux: Path, where: Path) -> Path:
+    """The tiny FLUX folder as a FLUX.1 Kontext model: the same parts under another pipeline's name."""
+    base = Path(shutil.copytree(tiny_flux, where))
+    index = base / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "FluxKontextPipeline"}))
+    return base

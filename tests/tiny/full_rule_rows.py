@@ -18,6 +18,7 @@ FULL_ROWS: list[tuple[Values, str, str]] = [
         )
     ),
     ({**FULL, "saving.save_layout": "diffusers"}, "saving.save_layout", "trains no LoRA"),
+    ({**FULL, "model.weight_dtype": "bf16"}, "model.weight_dtype", "kept in fp32, as full_weight_dtype says"),
     ({"saving.model_layout": "diffusers"}, "saving.model_layout", "a LoRA is saved"),
     ({**FULL, "network.network_type": "dora"}, "network.network_type", "dora is a kind of LoRA"),
     ({**FULL, "network.scale_weight_norms": 1.0}, "network.scale_weight_norms", "limits the change"),
@@ -29,7 +30,12 @@ FULL_ROWS: list[tuple[Values, str, str]] = [
     ({**FULL, **AVERAGED}, "saving.average_checkpoints", "averages LoRA files"),
     ({**FULL, **WAN22, "timesteps.train_experts": "both"}, "timesteps.train_experts", "trained as LoRAs"),
     ({**FULL, "memory.base_quantization": "fp8"}, "memory.base_quantization", "can't be trained"),
-    ({**FULL, "memory.blocks_to_swap": 9}, "memory.blocks_to_swap", "never back"),
+    ({**FULL, "memory.blocks_to_swap": 9}, "memory.blocks_to_swap", "have to be stepped there"),
+    (
+        {**FULL, "memory.blocks_to_swap": 9, "optimizer.fused_backward": True, "training.ema": True},
+        "memory.blocks_to_swap",
+        "after each step",
+    ),
     (
         {**FULL, "network.layer_settings": [{"layers": "a", "learning_rate": 0.1}, {"layers": "a", "dim": 4}]},
         "network.layer_settings[1].dim",

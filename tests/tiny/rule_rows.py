@@ -176,6 +176,42 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"dataset.caption_dropout_rate": 1.0}, "dataset.caption_dropout_rate", "every caption"),
     ({"dataset.caption_dropout_every_n_epochs": 1}, "dataset.caption_dropout_rate", "every caption"),
     ({"dataset.folders": [{"path": "a", "is_reg": True}]}, "dataset.folders", "nothing to learn"),
+    (
+        {"dataset.folders": [{"path": "b"}, {"path": "a", "is_reg": True, "trigger_word": "x"}]},
+        "dataset.folders[1].trigger_word",
+        "no effect",
+    ),
+    ({"captions.keep_tokens": 1}, "captions.keep_tokens", "neither shuffled nor dropped"),
+    ({"masks.unmasked_weight": 0.1}, "masks.unmasked_weight", "no folder has masks"),
+    ({"masks.unmasked_probability": 0.1}, "masks.unmasked_probability", "no folder has masks"),
+    ({"masks.normalize_masked_area_loss": False}, "masks.normalize_masked_area_loss", "no folder has masks"),
+    ({"masks.unmasked_weight": 1.0, "masks.alpha_mask": True}, "masks.unmasked_weight", "masks have no effect"),
+    *(
+        (
+            {
+                f"augmentation.{name}": value,
+                "model.family": "flux_kontext",
+                "dataset.folders": [{"path": "a", "control_path": "b"}],
+            },
+            f"augmentation.{name}",
+            "stay as they are",
+        )
+        for name, value in (("flip_aug", True), ("random_crop", True), ("color_jitter", 0.1))
+    ),
+    ({"augmentation.image_variants": 3}, "augmentation.image_variants", "neither cropped nor colored"),
+    (
+        {"augmentation.image_variants": 1, "augmentation.color_jitter": 0.1},
+        "augmentation.image_variants",
+        "always the same",
+    ),
+    ({"captions.caption_separator": ";"}, "captions.caption_separator", "neither shuffled nor dropped"),
+    ({"captions.caption_variants": 3}, "captions.caption_variants", "neither shuffled nor dropped"),
+    ({"captions.caption_tag_dropout_rate": 1.0}, "captions.caption_tag_dropout_rate", "every tag is dropped"),
+    (
+        {"captions.caption_separator": "|", "captions.secondary_separator": "|"},
+        "captions.caption_separator",
+        "the same text",
+    ),
     ({"loss.prior_loss_weight": 0.5}, "loss.prior_loss_weight", "no folder has regularization images"),
     ({"dataset.validation_split_seed": 1}, "dataset.validation_split_seed", "no effect"),
     ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate", "nothing is trained"),
@@ -257,6 +293,11 @@ BROKEN: list[tuple[Values, str, str]] = [
         },
         "memory.activation_memory_budget",
         "needs compile",
+    ),
+    (
+        {"memory.checkpointing_kind": "attention", "network.network_dropout": 0.1},
+        "memory.checkpointing_kind",
+        "is block here",
     ),
     (
         {"memory.activation_memory_budget": 0.5, "memory.checkpointing_kind": "block"},
@@ -345,6 +386,12 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
     ({"compile.compile_profile": "balanced", "compile.compile": False}, "compile.compile_profile", "no effect"),
     ({"memory.base_compute": "int8", "memory.base_quantization": "nf4"}, "memory.base_compute", "weights in int8"),
+    ({"memory.base_products": "fast"}, "memory.base_products", "no effect"),
+    (
+        {"memory.base_products": "fast", "memory.base_compute": "fp8", "memory.blocks_to_swap": 3},
+        "memory.base_products",
+        "doubles what each swapped block",
+    ),
     (
         {"sampling.prompts": [{"prompt": "x"}, {"prompt": "y", "negative_prompt": "z"}]},
         "sampling.prompts[1].negative_prompt",

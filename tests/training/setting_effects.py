@@ -184,7 +184,7 @@ def loaded(world: World, cfg: Config) -> Any:
             for group in optimizer.param_groups
         ]
         schedule = [factor(step) for factor in getattr(scheduler, "lr_lambdas", ()) for step in range(12)]
-        base = sorted({f"{type(m).__name__} {getattr(m, 'compute', '')}" for m in trainable.denoiser.modules()})
+        base = sorted({f"{type(m).__name__} {getattr(m, 'way', '')}" for m in trainable.denoiser.modules()})
         base += sorted({str(tensor.dtype) for tensor in trainable.denoiser.state_dict().values()})
         hooks = _checkpointing(trainable.denoiser)
         return (

@@ -130,12 +130,14 @@ def test_compiled_blocks_give_the_eager_losses_and_the_planned_graphs(
 def test_a_fused_step_is_the_plain_one_and_bf16_weights_stay_near_it(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit by bit without a limit of gradients; a bf16 run that is stopped ends as one that ran through."""
+    """Bit by bit without a limit of gradients; a bf16 run that swaps its blocks and is stopped ends as one that ran
+    through without."""
 
-    def trained(name: str, **how: Any) -> Run:
+    def trained(name: str, swapped: int = 0, **how: Any) -> Run:
         own = {"full_weight_dtype": how.pop("full_weight_dtype", "fp32"), "max_train_steps": 3}
         cfg = settings(
             tiny_flux, image_folder, tmp_path / name, training=own, saving={"model_layout": "diffusers"},
+            memory={"blocks_to_swap": swapped},
             optimizer={"max_grad_norm": 0.0, "optimizer": "adafactor", "learning_rate": 1e-3, **how},
         )  # fmt: skip
         run, code = train_here(cfg)
@@ -161,11 +163,15 @@ def test_a_fused_step_is_the_plain_one_and_bf16_weights_stay_near_it(
 
     monkeypatch.setattr(Requests, "stop", property(stop))
     monkeypatch.setattr(Requests, "check", lambda self: None)
-    stopped = trained("stopped", fused_backward=True, full_weight_dtype="bf16")
+    stopped = trained("stopped", swapped=3, fused_backward=True, full_weight_dtype="bf16")
     monkeypatch.undo()
     assert stopped.status().state == "stopped"
     assert train_here(load(stopped.config_path).config, stopped, resume=True)[1] == 0, events(stopped, "error")
     assert same(state_of(stopped)["weights"], state["weights"])
+    assert [row["loss"] for row in rows(stopped)] == [row["loss"] for row in rows(small)]
+    assert events(stopped, "swap")[0]["stored"] > 0
+    files = [run.checkpoints_dir / "tiny/transformer/diffusion_pytorch_model.safetensors" for run in (small, stopped)]
+    assert same(*map(safetensors.torch.load_file, files))
 
 
 def test_parts_are_trained_by_pattern_at_rates_of_their_own(

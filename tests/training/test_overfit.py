@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -16,10 +17,12 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image, ImageOps
+from rich.console import Console
 
 from backend.base.errors import WriteFailed
 from backend.config.schema import Config, with_values
 from backend.config.toml_io import dump
+from backend.lora_tools.__main__ import main as lora_command
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import DoneEvent, Event, ResumedEvent, ValidationEvent
@@ -147,6 +150,12 @@ def test_the_best_files_stay_and_are_averaged(run: Run) -> None:
     # between files of one valley it is no worse than the worst of them
     assert event["loss"] < max(measured[step] for step in best)
     with safetensors.safe_open(run.checkpoints_dir / mean, "pt") as opened:
+        assert json.loads(opened.metadata()["ss_averaged_steps"]) == best
+    # the command makes the same file of the same files
+    made, files = run.path / "mean.safetensors", [run.checkpoints_dir / saved_at(step) for step in best]
+    assert lora_command(["average", *map(str, files), "--out", str(made)], Console(file=io.StringIO())) == 0
+    assert same(safetensors.torch.load_file(made), lora_of(run, mean))
+    with safetensors.safe_open(made, "pt") as opened:
         assert json.loads(opened.metadata()["ss_averaged_steps"]) == best
     done = events(run, "done")[-1]
     assert done["average"]["loss"] == event["loss"] and f"{event['loss']:.5f}" in event_line(

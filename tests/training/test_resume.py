@@ -74,6 +74,8 @@ def test_stopped_in_the_middle_of_a_step(
     assert (run.checkpoints_dir / f"tiny-step{batches // 3:08d}.safetensors").is_file()
     assert train_here(settings(tiny_flux, image_folder, tmp_path), run, resume=True)[1] == 0, events(run, "error")
     assert events(run, "resumed")[0] == {**events(run, "resumed")[0], "step": batches // 3, "generation": 1}
+    assert [(each["route"], each["how"]) for each in events(run, "attention")] == [("sdpa", "usual"), ("sdpa", "kept")]
+    assert run.record()["attention"] == "sdpa"
     assert_equal_to_straight(run, straight)
 
 

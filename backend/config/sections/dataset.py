@@ -59,6 +59,42 @@ class ImageFolder(Section):
         "the words of a sub-folder's name, dog for 10_dog.",
         aliases=("instance_prompt", "class_prompt"),
     )
+    trigger_word: Annotated[str, AfterValidator(not_blank)] | None = setting(
+        None,
+        min_length=1,
+        label="Trigger word",
+        help="Trigger word of this folder, in place of that of all folders. Regularization images have none.",
+        aliases=("trigger", "activation_text"),
+    )
+    caption_prefix: Annotated[str, AfterValidator(not_blank)] | None = setting(
+        None,
+        min_length=1,
+        label="Caption prefix",
+        help="Written in front of each caption of this folder, with a space between. It is part of the caption when "
+        "tags are shuffled.",
+        aliases=("prefix", "prepend"),
+    )
+    caption_suffix: Annotated[str, AfterValidator(not_blank)] | None = setting(
+        None,
+        min_length=1,
+        label="Caption suffix",
+        help="Written after each caption of this folder, with a space between.",
+        aliases=("suffix", "append"),
+    )
+    metadata_file: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
+        label="Caption table",
+        help="One file with the captions of many images: JSON as sd-scripts writes it (meta_cap.json, meta_lat.json), "
+        "JSON lines as Hugging Face data sets have them (metadata.jsonl), or CSV. Tables in the folder itself are "
+        "found without this. The caption file of an image counts before the table.",
+        aliases=("in_json", "caption_metadata_filename", "caption_table"),
+    )
+    mask_path: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
+        label="Mask folder",
+        help="Folder with a mask for each image, with the same file name: white parts count in the loss, black parts "
+        "as the weight outside of the mask says. Names that end in -masklabel, as OneTrainer has them, are found too, "
+        "and may lie in the image folder itself.",
+        aliases=("mask_dir", "mask_directory", "masks_dir"),
+    )
 
 
 class DatasetSection(Section):

@@ -108,8 +108,8 @@ def _put(model: nn.Module, name: str, lazy: LazyTensor, loading: LoadOptions, qu
     device = torch.device("cpu") if loading.on_host(path) else loading.device
     if quantized:
         # on the device, which does it fastest, whether the result stays there or not
-        layer = quantize_layer(model, path, lazy.read().to(loading.device), loading.quantize, loading.compute)
-        layer.weight.data, layer.scale = layer.weight.data.to(device), layer.scale.to(device)
+        weight = lazy.read().to(loading.device)
+        quantize_layer(model, path, weight, loading.quantize, loading.compute, loading.products).keep_on(device)
         return
     dtype = torch.float32 if meta_model.keeps_float32(model, name, loading.dtype) else loading.dtype
     value = _converted(lazy, dtype, device)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from backend.config.layer_patterns import factor_shapes
 from backend.families.spec import FamilyFacts
+from backend.plan.caption_draw import trains_text
 from backend.plan.memory.activations import Work
 from backend.plan.memory.parts import Parts
 from backend.plan.memory.settings import MemorySettings
 from backend.plan.memory.weight_bytes import total_bytes
-from backend.plan.memory.work import trains_text
 
 if TYPE_CHECKING:
     from backend.config.schema import Config

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from diffusers import AutoencoderKLWan, WanPipeline
+from diffusers import AutoencoderKLWan, WanImageToVideoPipeline, WanPipeline
+from torch import Tensor, nn
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
@@ -19,7 +20,8 @@ from backend.models.family_classes import load_family
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny import originals
 from tests.tiny.anima import _tiny
-from tests.tiny.forward import gradients
+from tests.tiny.block_graphs import BUCKETS, Subject, planned_graphs_are_observed
+from tests.tiny.forward import Batch, gradients
 from tests.tiny.shapes import assert_equal_runs, relative
 from tests.tiny.wan import autoencoder, large_autoencoder, make_tiny_denoiser, published
 from tests.tiny.wan_forward import make_batch, model_with_lora, ours
@@ -27,6 +29,7 @@ from tests.tiny.wan_vae_names import in_makers_names
 
 CPU = LoadOptions(torch.float32, torch.device("cpu"))
 CODE = load_family("wan22_5b")
+EVERY_LAYER = [r".*(attn\d\.to_.*|net\..*|linear_\d|time_proj|proj_out)"]
 
 
 @pytest.mark.parametrize("mode", ["off", "static"])
@@ -49,6 +52,81 @@ def test_wan22_5b_equals_diffusers_call_with_a_timestep_a_token(mode: str) -> No
     output = ours(model_with_lora(), batch, ShapeRuntime(mode, 40, None, 512))
     assert all(relative(got, want) < 1e-5 for got, want in zip(output[0], wanted[0], strict=True))
     assert_equal_runs(output, wanted, 5e-4)
+
+
+FROM_PICTURE = load_family("wan22_5b_i2v")
+
+
+def from_picture(model: nn.Module, batch: Batch, shapes: ShapeRuntime) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """What is predicted behind the first frame, or for all of a picture alone, and the gradients of that."""
+    made = FROM_PICTURE.predict(model, batch.noisy, batch.sigma, batch.text, None, shapes)
+    made = [out[:, 1:] if "start" in row else out for out, row in zip(made, batch.text, strict=True)]
+    return [out.detach() for out in made], gradients(model, made)
+
+
+def batch_from_picture(sizes: list[tuple[int, ...]], lengths: list[int]) -> Batch:
+    batch = make_batch(sizes, lengths)
+    for latent, row in zip(batch.noisy, batch.text, strict=True):
+        if latent.shape[1] > 1:
+            row["start"] = torch.randn(latent[:, :1].shape, generator=torch.Generator().manual_seed(7))
+    return batch
+
+
+@pytest.mark.parametrize("mode", ["off", "static"])
+def test_wan22_5b_i2v_equals_diffusers_call_with_a_clean_first_frame(mode: str) -> None:
+    """As `WanImageToVideoPipeline` calls it: the picture's latent in place of the first frame, at a timestep of 0."""
+    batch = batch_from_picture([(2, 8, 8), (3, 4, 8), (1, 6, 10)], [9, 40, 3])
+    model, outs = model_with_lora(EVERY_LAYER), []
+    for latent, sigma, row in zip(batch.noisy, batch.sigma, batch.text, strict=True):
+        words, known = row["prompt_embeds"], latent.shape[1] > 1
+        shown = torch.cat([row["start"], latent[:, 1:]], dim=1) if known else latent
+        times = torch.full(latent[0, :, ::2, ::2].shape, float(sigma * 1000))
+        times[: int(known)] = 0
+        made = model(
+            hidden_states=shown[None],
+            timestep=times.flatten()[None],
+            encoder_hidden_states=F.pad(words, (0, 0, 0, 512 - words.shape[0]))[None],
+            return_dict=False,
+        )[0][0]
+        outs.append(made[:, int(known) :])
+    wanted = [x.detach() for x in outs], gradients(model, outs)
+    output = from_picture(model_with_lora(EVERY_LAYER), batch, ShapeRuntime(mode, 40, None, 512))
+    assert all(relative(got, want) < 1e-5 for got, want in zip(output[0], wanted[0], strict=True))
+    assert_equal_runs(output, wanted, 5e-4)
+
+
+def test_the_first_frame_adds_nothing_to_the_loss_and_is_where_samples_end() -> None:
+    batch, model = batch_from_picture([(3, 8, 8)], [5]), make_tiny_denoiser()
+    noise, start = torch.randn(batch.noisy[0].shape), batch.text[0]["start"]
+    clean = torch.cat([start, batch.noisy[0][:, 1:]], dim=1)
+    for sigma in (0.02, 0.5, 1.0):
+        noisy = (1 - sigma) * clean + sigma * noise
+        (made,) = FROM_PICTURE.predict(model, [noisy], torch.tensor([sigma]), batch.text, None, ShapeRuntime())
+        assert (made[:, :1] - (noise - clean)[:, :1]).abs().max() < 1e-3
+        torch.testing.assert_close((noisy - sigma * made)[:, :1], start, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("mode", "dynamic"), [("static", "false"), ("dynamic", "auto")])
+def test_wan22_5b_i2v_graphs_equal_the_plan(mode: str, dynamic: str) -> None:
+    subject = Subject(
+        model_with_lora, [r".*attn\d\.to_k"], FROM_PICTURE.block_lists, FROM_PICTURE.predict, batch_from_picture,
+        from_picture, [3, 16, 9, 12, 15, 30, 33, 60], room=512,
+    )  # fmt: skip
+    planned_graphs_are_observed(subject, mode, dynamic, BUCKETS, "mask")
+
+
+def test_what_a_clip_starts_from_is_the_pipelines_latent(tiny_wan22_5b: Path) -> None:
+    stack = FROM_PICTURE.load_vae(tiny_wan22_5b, CPU)
+    clip = torch.rand(3, 5, 64, 96, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    row = stack.encode_row(clip)
+    torch.testing.assert_close(row["start"], stack.encode_start(clip[:, 0], 5)["start"])
+    pipeline = WanImageToVideoPipeline(
+        **WanPipeline.from_pretrained(tiny_wan22_5b).components,
+        image_encoder=None, image_processor=None, expand_timesteps=True,
+    )  # fmt: skip
+    _, wanted, _ = pipeline.prepare_latents(clip[None, :, 0], 1, 4, 64, 96, 5, torch.float32, torch.device("cpu"))
+    torch.testing.assert_close(row["start"], wanted[0])
+    assert stack.encode_row(clip[:, :1]).keys() == {"latent"} and stack.encode_start(clip[:, 0], 1) == {}
 
 
 def test_latents_of_wan22_5b_are_the_pipelines(tiny_wan22_5b: Path) -> None:
