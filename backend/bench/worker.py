@@ -38,8 +38,6 @@ def measure(spec: Spec) -> dict[str, Any]:
         from backend.bench.profile import compile_parts, written
         from backend.bench.work import DTYPES, Stream, build, frozen_shapes, optimizer_for, swap_of
         from backend.compile.cuda_graphs.recording import record
-        from backend.compile.device_syncs import counted_syncs
-        from backend.compile.dynamo_counters import limit_hits
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing
 
@@ -86,17 +84,25 @@ def measure(spec: Spec) -> dict[str, Any]:
     }
     if spec.gated:
         row |= dict.fromkeys(_OF_A_PROCESS_ALONE)
+    _measure_untimed(spec, stream, step, device, len(times), row)
+    return row
+
+
+def _measure_untimed(spec: Spec, stream: Any, step: Step, device: Any, steps: int, row: dict[str, Any]) -> None:
+    """Add to `row` what would disturb the timed steps: the profile, the waits of a step, the validation loss."""
+    from backend.compile.device_syncs import counted_syncs
+    from backend.compile.dynamo_counters import limit_hits
+
     if spec.profile:
-        row["profile_ms"] = _profile(spec, stream, step, device.type == "cuda", len(times), row["s_per_step"])
+        row["profile_ms"] = _profile(spec, stream, step, device.type == "cuda", steps, row["s_per_step"])
     with counted_syncs(device) as syncs:
-        step(stream.batch(len(times)))
+        step(stream.batch(steps))
     row["syncs"] = syncs.count
     if spec.validate:
         before = limit_hits()
         row["validation_loss"] = _validate(stream, step.forward)
         # without gradients each shape asks for one graph more
         row["limit_hits"] += limit_hits() - before
-    return row
 
 
 def _warmed_compiler(spec: Spec, kind: Variant, device: str) -> Callable[[], None]:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from backend.dataset.images import BadImage, cut, open_image, read_picture
 from backend.dataset.items import Item, Window
 from backend.dataset.references import Cut
 from backend.dataset.scan_cache import Stamp
+from backend.latents.stacks import Encoders, SeeingEncoders, Vae
 from backend.latents.store import LatentCache, TextCache
 from backend.plan.mode_plan import fitting_size
 
@@ -60,29 +61,6 @@ _AHEAD = 4
 _THREADS = 2
 # Left free on the disk beyond what the caches take: as much again, at least and at most these.
 _SPARE_BYTES = (5_000_000, 500_000_000)
-
-
-class Vae(Protocol):
-    """What is needed of a family's VaeStack."""
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-    def encode_row(self, pixels: Tensor) -> dict[str, Tensor]: ...
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Vae: ...
-
-
-class Encoders(Protocol):
-    """What is needed of a family's TextStack."""
-
-    def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]: ...
-
-
-class SeeingEncoders(Encoders, Protocol):
-    """The same of a family whose text encoder reads a caption together with its control pictures."""
-
-    def encode_with_pictures(
-        self, caption: str, pictures: Sequence[Image.Image], text_length: int
-    ) -> dict[str, Tensor]: ...
 
 
 class Words(NamedTuple):

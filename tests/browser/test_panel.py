@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from backend.config.load import load
 from backend.config.schema import with_values
@@ -91,6 +91,16 @@ def test_weight_norms_are_drawn_for_runs_that_limit_them(panel: tuple[Page, Run]
     expect(page.locator("#card-norms")).to_be_hidden()
 
 
+def attention_is_told_with_its_times(verdict: Locator, events: EventWriter) -> None:
+    times = {"form": "1 x 4608 tokens", "milliseconds": {"sdpa": 2.25, "flex": 2.09}}
+    left_out = {"fa4": "flash-attn-4 is installed but does not load (ImportError: no)", "fa3": "fa3 is not installed"}
+    events.write(AttentionEvent(route="flex", detail="flex attention", how="measured", left_out=left_out, **times))
+    text = "Attention: flex (flex attention), the fastest of those measured for 1 x 4608 tokens:"
+    text += " flex 2.09 ms, sdpa 2.25 ms."
+    expect(verdict).to_contain_text(f"{text} flash-attn-4 is installed but does not load (ImportError: no).")
+    expect(verdict).not_to_contain_text("fa3")
+
+
 def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Page, Run]) -> None:
     page, run = panel
     verdict = page.locator("#compile-verdict")
@@ -143,13 +153,7 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     events.write(CudaGraphsEvent(state="recorded", **recorded))
     expect(verdict).to_contain_text("CUDA graphs: the passes of 2 shapes are replayed, which uses 3.0 GB of memory.")
     expect(verdict).to_contain_text("A forward and backward pass takes 134 ms; before, it took 620 ms.")
-    times = {"form": "1 x 4608 tokens", "milliseconds": {"sdpa": 2.25, "flex": 2.09}}
-    left_out = {"fa4": "flash-attn-4 is installed but does not load (ImportError: no)", "fa3": "fa3 is not installed"}
-    events.write(AttentionEvent(route="flex", detail="flex attention", how="measured", left_out=left_out, **times))
-    text = "Attention: flex (flex attention), the fastest of those measured for 1 x 4608 tokens:"
-    text += " flex 2.09 ms, sdpa 2.25 ms."
-    expect(verdict).to_contain_text(f"{text} flash-attn-4 is installed but does not load (ImportError: no).")
-    expect(verdict).not_to_contain_text("fa3")
+    attention_is_told_with_its_times(verdict, events)
     events.write(CudaGraphsEvent(state="left out", reason="the card does not wait for the processor"))
     expect(verdict).to_contain_text("CUDA graphs are left out: the card does not wait for the processor.")
 

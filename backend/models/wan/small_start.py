@@ -58,9 +58,10 @@ class WanFirstFrame(Wan):
         ]
         # `start` has done its part: behind the channels it stands in other models
         plain = [{name: tensor for name, tensor in row.items() if name != "start"} for row in text]
-        given = [start is not None for start in starts]
-        told = [row | {"given": torch.tensor(known)} for row, known in zip(plain, given, strict=True)]
-        made = super().predict(denoiser, shown, level, told, guidance, shapes)
+        conditioning = [
+            row | {"given": torch.tensor(start is not None)} for row, start in zip(plain, starts, strict=True)
+        ]
+        made = super().predict(denoiser, shown, level, conditioning, guidance, shapes)
         levels = level.float().clamp(min=_LEAST)
         return [
             velocity
