@@ -136,6 +136,11 @@ class PageScan:
         return self._config.dataset.caption_extension if self._config else ".txt"
 
     @property
+    def more_extensions(self) -> list[str]:
+        """Endings of further caption files."""
+        return self._config.captions.more_caption_extensions if self._config else []
+
+    @property
     def caption_lines(self) -> bool:
         """Whether each line of a caption file is a caption."""
         return self._config is not None and self._config.captions.caption_lines

@@ -44,6 +44,7 @@ export interface Column {
   kind: string;
   default: unknown;
   choices: string[];
+  advanced: boolean;
 }
 export interface Setting {
   path: string;

@@ -5,6 +5,11 @@ from __future__ import annotations
 from tests.tiny.rule_values import Values
 
 CAPTION_ROWS: list[tuple[Values, str, str]] = [
+    (
+        {"dataset.folders": [{"path": "b"}, {"path": "a", "is_reg": True, "trigger_word": "x"}]},
+        "dataset.folders[1].trigger_word",
+        "no effect",
+    ),
     ({"captions.keep_tokens": 1}, "captions.keep_tokens", "neither shuffled nor dropped"),
     ({"masks.unmasked_weight": 0.1}, "masks.unmasked_weight", "no folder has masks"),
     ({"masks.unmasked_probability": 0.1}, "masks.unmasked_probability", "no folder has masks"),

@@ -12,12 +12,14 @@ from PIL import Image, ImageDraw
 
 from backend.base.errors import Refused
 from backend.config.schema import Config
+from backend.dataset.buckets import Bucket, Fit
 from backend.dataset.items import Item, Scan
 from backend.dataset.masks import MaskRule
 from backend.dataset.scan import scan_dataset
 from backend.dataset.thumbnails import reply_to
 from backend.latents.cache import pixels_of
 from backend.latents.masks import MaskCache
+from backend.latents.store import LatentCache, TextCache
 from backend.objectives.base import Distance
 from backend.objectives.flow_matching import FlowMatching
 from backend.plan.make_plan import plan_for
@@ -133,6 +135,9 @@ def test_masks_are_found_by_name_and_by_transparency_and_wrong_ones_are_named(tm
     assert "2 masks" in texts["bad_mask"] and "64 x 96 px" in texts["bad_mask"] and "not an image" in texts["bad_mask"]
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "m")})
     assert "2 of 6 images without a mask: b.png, clear.png" in {f.kind: f.text for f in scan.findings}["no_mask"]
+    measured = [{"path": str(tmp_path / "i" / "in"), "name": "own", "mask_path": str(tmp_path / "m" / "in")}]
+    cfg, _ = look(tmp_path, {}, validation={"validation_folders": measured})
+    assert [item.mask is not None for item in scan_dataset(cfg).validation["own"].items] == [True]
     # next to the images, as OneTrainer has them
     left_half(tmp_path / "i" / "b-masklabel.png", (64, 64))
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "i")})
@@ -207,3 +212,11 @@ def test_versions_of_images_leave_old_cache_files_and_other_settings_alone(tmp_p
     # nothing is cropped of it, so there is nothing to choose
     assert plan.images.fits(plan.items[0], plan.fits[0]) == [plan.fits[0]]
     assert {plan.fit(epoch, 0, 0, 0) for epoch in range(9)} == {plan.fits[0]}
+    # names of files that versions before these settings wrote
+    item = Item("ab" * 32, Path("/a/b.png"), 640, 480, "a cat", has_alpha=True)
+    fit = Fit(Bucket(64, 48, 12), (1.0, 2.0, 600.5, 480.0), 0.1, 0.05)
+    names = [
+        LatentCache(tmp_path, "vae", torch.bfloat16, "white").path(item, fit).stem,
+        TextCache(tmp_path, "enc", torch.bfloat16).path("a cat", 512).stem,
+    ]
+    assert names == ["af396c17b188f434b08b11b272d34d062d672c47", "7eb0602b3d3f8708246611bd1b7a0f62338d8abb"]

@@ -124,6 +124,8 @@ def test_a_resumed_run_is_the_straight_one(tiny_sdxl: Path, pictures: Path, tmp_
                 "learning_rate": 0.01, "text_encoder_lr": 0.005, "lr_scheduler": "constant", "lr_warmup": 0.0,
             },
             training={"max_train_steps": steps, "gradient_accumulation_steps": 2, "ema": True},
+            # with text encoders that are trained each time is a new version
+            captions={"shuffle_caption": True, "caption_tag_dropout_rate": 0.3}, augmentation={"flip_aug": True},
         )  # fmt: skip
 
     straight, code = train_here(cfg(4))
