@@ -36,18 +36,6 @@ from backend.latents.wanted import Words, wanted_latents, wanted_text
 if TYPE_CHECKING:
     pass
 
-__all__ = [
-    "LatentCache",
-    "TextCache",
-    "build_latents",
-    "build_text",
-    "encode_picture",
-    "encode_words",
-    "pixels_of",
-    "wanted_latents",
-    "wanted_text",
-]
-
 log = logging.getLogger(__name__)
 
 # done, total

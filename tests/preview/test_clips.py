@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from backend.base.errors import Refused
+from backend.config.schema import SamplePrompt
+from backend.plan.memory.preview import PreviewWork, preview_plan
+from backend.preview.__main__ import DONE, WRONG_INPUT, main
 from backend.preview.loras import LoraChoice
 from backend.preview.pipeline import Pipeline
+from backend.runs.preview.request import PreviewRequest, Row
+from backend.runs.samples import sheet_of
 from tests.tiny.flux import kontext_base
 from tests.tiny.previews import PROMPT, settings, write_lora
 from tests.tiny.silent_watch import Silent
 
 FIXTURES = {"qwen_image_edit_plus": "tiny_qwen_edit_plus", "flux_kontext": "tiny_flux"}
 FAMILIES = ["wan", "wan_i2v", "wan22_5b", "hunyuan_video", "framepack", "flux_kontext", "qwen_image_edit_plus"]
-COMPILED = {"wan_i2v", "hunyuan_video", "qwen_image_edit_plus"}
+COMPILED = {"wan_i2v", "hunyuan_video"}
 NEED = {"wan_i2v", "framepack", "qwen_image_edit_plus"}
 CLIP = PROMPT.model_copy(update={"width": 64, "height": 32, "frames": 5, "steps": 2})
 
@@ -45,7 +53,8 @@ def test_loras_swap_without_a_recompile_and_control_images_count(
     path = write_lora(tmp_path / "x.safetensors", base, name, rank=2, alpha=1)
     # where nothing is compiled, the arithmetic is that of the families that are
     compiled = {"compile": name in COMPILED, "compile_backend": "eager", "compile_cache_dir": str(tmp_path / "cache")}
-    cfg = settings(base, name, compile=compiled)
+    small = {"dataset": {"control_resolution": 64}} if name == "qwen_image_edit_plus" else {}
+    cfg = settings(base, name, compile=compiled, **small)
     prompt, other = CLIP, CLIP
     if name in NEED or "kontext" in name:
         images = [str(picture(tmp_path / f"{seed}.png", seed)) for seed in (1, 2)]
@@ -65,3 +74,66 @@ def test_loras_swap_without_a_recompile_and_control_images_count(
     with pytest.raises(Refused, match="starts from a control image" if name in NEED else "control images, and 2"):
         pipeline.draw(wrong, (), Silent())
     pipeline.close()
+
+
+def sample(*arguments: object) -> tuple[int, str]:
+    """What the command returns and shows, of an eager preview."""
+    said = io.StringIO()
+    code = main([*map(str, arguments), "--compile", "false"], Console(file=said, width=400))
+    return code, said.getvalue()
+
+
+def test_a_matrix_of_clips_is_a_page_that_plays_them(tiny_wan: Path, tmp_path: Path) -> None:
+    lora, out = write_lora(tmp_path / "x.safetensors", tiny_wan, "wan"), tmp_path / "out"
+    line = ["--base", tiny_wan, "--family", "wan", "--lora", lora, "--prompt", "a ball", "--steps", 2]
+    line += ["--width", 48, "--height", 32, "--frames", 7, "--out", out]
+    code, said = sample(*line, "--matrix", "strengths", "--strengths", "0,2")
+    assert code == DONE, said
+    clips = {f"0{row}-01{ending}" for row in (1, 2) for ending in (".mp4", ".sheet.png")}
+    assert {path.name for path in out.iterdir()} == {*clips, "grid.png", "index.html"}
+    # 7 frames are no length of the model
+    shown, metadata = frames_in(out / "02-01.mp4")
+    made = json.loads(metadata["comment"])
+    assert len(shown) == 5 and made["loras"] == [{"file": "x.safetensors", "strength": 2.0}] and made["fps"] == 16.0
+    assert "Frames: 5, FPS: 16" in metadata["description"] and str(tmp_path) not in metadata["comment"]
+    with Image.open(out / "grid.png") as grid, Image.open(sheet_of(out / "02-01.mp4")) as sheet:
+        assert sheet.text["parameters"] == metadata["description"]
+        left, top = 170, 14 + 24 + sheet.height + 12
+        cell = grid.convert("RGB").crop((left, top, left + sheet.width, top + sheet.height))
+        assert cell.tobytes() == sheet.tobytes()
+    assert '"02-01.mp4"' in (out / "index.html").read_text(encoding="utf-8")
+    # the control image that a run's prompt names, or the command, has to suit the family
+    image = picture(tmp_path / "start.png")
+    cases = {
+        ("--control", image): "takes no control images",
+        ("--family", "wan_i2v"): "starts from a control image",
+        ("--family", "wan_i2v", "--control", image, "--control", image): "at most 1 control images",
+        ("--control", image, "--control", image, "--control", image, "--control", image): "4 control images",
+    }
+    for more, words in cases.items():
+        code, said = sample(*line, *more)
+        assert code == WRONG_INPUT and words in said, (more, said)
+
+
+def test_the_estimate_counts_frames_and_control_images(
+    tiny_wan_i2v: Path, tiny_flux: Path, tiny_qwen_edit_plus: Path, tmp_path: Path
+) -> None:
+    image = str(picture(tmp_path / "start.png"))
+    started = CLIP.model_copy(update={"control_image": image, "frames": 9})
+
+    def work(base: Path, name: str, prompt: SamplePrompt) -> PreviewWork:
+        request = PreviewRequest(config=settings(base, name), rows=(Row(name="x"),), prompts=(prompt,))
+        planned = preview_plan(request, vram_gb=1)
+        assert planned is not None
+        stages = [stage.name for stage in planned[0].stages]
+        assert stages == [*(["encode_pictures"] if prompt.controls else []), "encode_text", "sample", "decode_samples"]
+        return PreviewWork.of(request)
+
+    clip = work(tiny_wan_i2v, "wan_i2v", started)
+    assert (clip.image, clip.pixels, clip.whole, clip.encoded) == (4 * 2 * 3, 64 * 32 * 4, 64 * 32 * 9, 64 * 32 * 4)
+    kontext = kontext_base(tiny_flux, tmp_path / "base")
+    edit, plain = (work(kontext, "flux_kontext", each) for each in (started, CLIP))
+    assert edit.image == 2 * plain.image and (edit.encoded, plain.encoded) == (64 * 32, 0)
+    one = work(tiny_qwen_edit_plus, "qwen_image_edit_plus", started)
+    two = work(tiny_qwen_edit_plus, "qwen_image_edit_plus", started.model_copy(update={"control_image_2": image}))
+    assert two.text > one.text > 512 and two.image > one.image
