@@ -31,7 +31,7 @@ from backend.dataset.images import BadImage, cut, open_image, read_picture
 from backend.dataset.items import Item, Window
 from backend.dataset.scan_cache import Stamp
 from backend.latents.store import LatentCache, TextCache
-from backend.latents.wanted import Words, wanted_latents, wanted_text
+from backend.latents.wanted import Words
 
 if TYPE_CHECKING:
     pass
