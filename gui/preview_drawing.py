@@ -31,7 +31,7 @@ from backend.runs.preview.request import (
 )
 from gui.run_store import RunStore
 
-_MOST = 400
+MOST = 400
 """Pictures of one request."""
 
 Short = Annotated[str, Field(max_length=300)]
@@ -133,6 +133,6 @@ def request_of(store: RunStore, form: Callable[[], Config | None], drawing: Draw
     if drawing.follow:
         watched = replace(request, follow=Follow(strength=drawing.strength, extra=extra))
         request = with_new_rows(watched, whole=not run.is_at_work())
-    if len(request.cells()) > _MOST:
-        raise Refused(f"that would be {len(request.cells())} pictures", f"Choose at most {_MOST}.")
+    if len(request.cells()) > MOST:
+        raise Refused(f"that would be {len(request.cells())} pictures", f"Choose at most {MOST}.")
     return request

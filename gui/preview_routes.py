@@ -28,11 +28,12 @@ from backend.runs.errors import RunError
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
 from backend.runs.preview import process
+from backend.runs.preview.class_images import class_folders, class_images_request
 from backend.runs.preview.folder import ENDS, PreviewFolder
 from backend.runs.preview.losses import losses_of
 from backend.runs.preview.request import checkpoints_of, row_of_checkpoint
 from backend.runs.start_lock import shares_device
-from gui.preview_drawing import Drawing, request_of
+from gui.preview_drawing import MOST, Drawing, request_of
 from gui.run_routes import answer, or_refusal
 from gui.run_store import SAMPLES, RunStore
 
@@ -56,8 +57,10 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
         """Runs with LoRA files or at work, with the prompts of each; and the form's base model."""
         config = form()
         base = None if config is None else config.model.base_model
+        lacking = [] if config is None else [folder.names for folder in class_folders(config)]
         rows = [_source(run) for run in store.runs()]
         own = {} if config is None else _abilities(config)
+        own["class_images"] = sum(map(len, lacking)) if lacking else None
         return answer({"runs": [row for row in rows if row["files"] or row["live"]], "base": base, **own})
 
     @router.get("/preview/state")
@@ -99,9 +102,30 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
         """The memory that these pictures need, before anything is drawn; ``reason`` alone where nothing tells it."""
         return answer(_plan(store, form, folder, drawing))
 
+    _add_class_images(router, store, form, folder)
     _add_control(router, folder)
     _add_endings(router, folder)
     return router
+
+
+def _add_class_images(
+    router: APIRouter, store: RunStore, form: Callable[[], Config | None], folder: PreviewFolder
+) -> None:
+    """The route that draws class images of DreamBooth."""
+
+    @router.post("/preview/class_images")
+    def draw_class_images() -> Response:
+        """Ask for the class images that the form's regularization folders lack; starts the worker."""
+
+        def submit() -> str:
+            config = form()
+            if config is None:
+                raise Refused("The form's values can't be read", "Correct the marked fields.")
+            identity = folder.submit(class_images_request(config, class_folders(config), MOST))
+            process.start(folder, store.roots())
+            return identity
+
+        return answer({"request": or_refusal(submit)})
 
 
 def _add_control(router: APIRouter, folder: PreviewFolder) -> None:

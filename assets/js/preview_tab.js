@@ -63,6 +63,8 @@ const build = (root) => {
   const prompts = el("textarea", { id: "preview-prompts", rows: "4", oninput: touch });
   const negative = el("input", { type: "text", id: "preview-negative" });
   const drawButton = el("button", { class: "primary", id: "preview-draw", onclick: draw }, "Draw");
+  const classButton = el("button", { id: "preview-class-images", hidden: true, onclick: drawClassImages });
+  classButton.title = "With the base model of the form, into its regularization folders. Drawing again continues.";
   const cancelButton = el("button", { id: "preview-cancel", onclick: () => ask("/preview/cancel") }, "Cancel");
   const endButton = el("button", { id: "preview-end", onclick: () => ask("/preview/end") }, "End preview");
   endButton.title = "Give the memory back. It also ends by itself after ten minutes, and when a run needs the GPU.";
@@ -88,12 +90,21 @@ const build = (root) => {
       Object.entries(numbers).map(([name, node]) => labelled(NUMBERS[name][0], node)),
     ),
     memory.node,
-    el("div", { class: "buttons" }, drawButton, cancelButton, endButton),
+    el("div", { class: "buttons" }, drawButton, classButton, cancelButton, endButton),
   );
   fill(root, el("div", { class: "preview" }, form, el("div", { class: "preview-result" }, status, notes, result)));
   const parts = { memory, controls, source, follow, files, loras, strength, prompts, negative, numbers, status, notes };
-  ui = { ...parts, drawButton, cancelButton, endButton, result: new PreviewResult(result) };
+  ui = { ...parts, drawButton, classButton, cancelButton, endButton, result: new PreviewResult(result) };
 };
+
+// Only where a folder of the form asks for class images.
+const showClassImages = (missing) => {
+  ui.classButton.hidden = missing === null;
+  setText(ui.classButton, missing ? `Draw ${missing} class images` : "All class images are there");
+  ui.classesMissing = missing;
+};
+
+const drawClassImages = () => ask("/preview/class_images");
 
 const ask = async (route) => {
   try {
@@ -108,6 +119,7 @@ const loadSources = async () => {
   if (!ui || currentTab() !== "Preview") return;
   try {
     const answer = await getJson("/preview/sources");
+    showClassImages(answer.class_images);
     const takes = { controls: answer.controls, clips: answer.clips };
     const same = JSON.stringify([answer.runs, takes]) === JSON.stringify([sources, formTakes]);
     if (same && ui.source.options.length) return;
@@ -218,6 +230,7 @@ const outcome = (request) => {
 const show = ({ worker, request }) => {
   const busy = Boolean(request && BUSY.has(request.state));
   ui.drawButton.disabled = busy;
+  ui.classButton.disabled = busy || !ui.classesMissing;
   ui.cancelButton.disabled = !busy;
   ui.endButton.disabled = !worker.alive;
   ui.status.dataset.state = request?.state || "none";

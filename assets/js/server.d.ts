@@ -385,9 +385,16 @@ export interface Answers {
   "/queue/remove": { token: number };
   "/queue/restore": object;
   "/queue/clear": object;
-  "/preview/sources": { runs: PreviewSource[]; base: string | null; controls?: number; clips?: boolean };
+  "/preview/sources": {
+    runs: PreviewSource[];
+    base: string | null;
+    class_images: number | null;
+    controls?: number;
+    clips?: boolean;
+  };
   "/preview/state": PreviewState;
   "/preview/draw": { request: string };
+  "/preview/class_images": { request: string };
   "/preview/plan": PreviewPlan;
   "/preview/cancel": object;
   "/preview/end": { ended: boolean };

@@ -177,6 +177,7 @@ def folder_specs(cfg: Config) -> list[FolderSpec]:
             clips,
             folder.is_reg,
             folder.class_tokens,
+            folder.class_images,
             folder.trigger_word,
             folder.caption_prefix,
             folder.caption_suffix,

@@ -33,6 +33,8 @@ class FolderSpec:
     """Its pictures are regularization images."""
     class_tokens: str | None = None
     """Caption of its pictures that have no caption file."""
+    class_images: int | None = None
+    """Regularization images that the base model is to draw into it."""
     trigger_word: str | None = None
     """Its own; None takes that of all folders."""
     prefix: str | None = None

@@ -126,7 +126,7 @@ def _by_hints(values: Mapping[str, Any]) -> FamilyGuess:
         # as it stands in a LoRA file: sdxl_base_v1-0, flux1, sd_v1
         return FamilyGuess(named_family(values["base_model_version"]))
     for flag, name in (("flux1_checkbox", "flux"), ("sd3_checkbox", "sd3"), ("sdxl", "sdxl"), ("v2", "sd2"),
-                       ("anima_checkbox", "anima"), ("lumina_checkbox", "lumina"),
+                       ("sdxl_checkbox", "sdxl"), ("anima_checkbox", "anima"), ("lumina_checkbox", "lumina"),
                        ("hunyuan_image_checkbox", "hunyuan_image")):  # fmt: skip
         if not is_off(values.get(flag)):
             return FamilyGuess(name)

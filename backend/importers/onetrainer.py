@@ -25,7 +25,6 @@ from backend.importers.common_reasons import (
     PLAIN_ADAMW,
     RESUME_STATE,
     WEIGHT_FORMAT,
-    WHOLE_MODEL,
 )
 from backend.importers.families import named_family
 from backend.importers.network import WHOLE
@@ -34,6 +33,7 @@ from backend.importers.onetrainer_data import read_concepts, read_samples
 from backend.importers.onetrainer_images import read_masks
 from backend.importers.program import Fields, Program, by_name, take_every, take_known, take_optimizer
 from backend.importers.values import is_off, number
+from backend.importers.whole_model import FUSED, KIND, WEIGHTS, take_kind
 
 _DENOISERS = ("transformer", "unet", "prior")
 _EVEN = 1.7
@@ -200,7 +200,11 @@ def _combined(fields: Fields) -> None:
     take_family(work, named_family(fields.get("model_type")) if fields.on("model_type") else work.wanted, "model_type")
     fields.read.add("model_type")
     lora = str(fields.get("training_method") or "FINE_TUNE").upper() == "LORA"
-    fields.note("training_method", "taken" if lora else "not offered", "" if lora else WHOLE_MODEL)
+    whole = str(fields.get("training_method") or "FINE_TUNE").upper() == "FINE_TUNE"
+    if whole:
+        _whole_model(fields)
+    else:
+        fields.note("training_method", "taken" if lora else "not offered", "" if lora else "an embedding is trained")
     _trained(fields)
     _network(fields)
     _noise(fields)
@@ -225,6 +229,25 @@ def _combined(fields: Fields) -> None:
     why = "" if here else "import that file together with this one: add it with --dataset"
     fields.note("concept_file_name", "not needed" if here else "not offered", why or "the folders are read already")
     read_samples(fields)
+
+
+def _whole_model(fields: Fields) -> None:
+    """The denoiser's own weights are trained: their format, and where they are stepped."""
+    take_kind(fields.work, "training_method")
+    fields.note("training_method", "taken", "", KIND)
+    if not fields.has("training_method"):
+        fields.work.notes.append(
+            Note("training_method", "default", "not in the file: OneTrainer trains all", None, KIND)
+        )
+    part = fields.first(*(f"{part}.weight_dtype" for part in _DENOISERS)) or "weight_dtype"
+    kept = str(fields.get(part) or "FLOAT_32").upper()
+    if kept in ("BFLOAT_16", "FLOAT_32"):
+        fields.take(part, WEIGHTS, "bf16" if kept == "BFLOAT_16" else "fp32")
+    fused = "optimizer.fused_back_pass"
+    if fields.on(fused):
+        fields.take(fused, FUSED, True)
+    rounding = "steps of bf16 weights are always rounded at random, those of float32 ones never"
+    fields.note("optimizer.stochastic_rounding", "not needed", rounding)
 
 
 def _trained(fields: Fields) -> None:

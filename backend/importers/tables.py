@@ -107,6 +107,7 @@ COMBINED = frozenset(
         "network_train_text_encoder_only",
         "base_model_version",
         "sdxl",
+        "sdxl_checkbox",
         "flux1_checkbox",
         "sd3_checkbox",
         "anima_checkbox",

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from backend.plan.memory.preview import SUBJECT, preview_plan
 from backend.plan.memory.report import render
 from backend.runs.errors import RunError
 from backend.runs.folder import Run, find, list_runs
+from backend.runs.preview.class_images import class_folders, class_images_request, settings_of_training
 from backend.runs.preview.request import (
     Follow,
     LoraUse,
@@ -57,7 +59,7 @@ _OF_PROMPTS = {
     "frames": "frames",
 }
 _CHOICES = ("base", "family", "lora", "run", "checkpoint", "prompt", "prompts", "seed", "out", "matrix", "strengths")
-_OWN = (*_CHOICES, "control", "plan", "vram", "follow", "help", *_OF_PROMPTS)
+_OWN = (*_CHOICES, "class-images", "control", "plan", "vram", "follow", "help", *_OF_PROMPTS)
 
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
@@ -71,6 +73,8 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
     try:
         own, changes = split(sys.argv[1:] if arguments is None else arguments, _OWN)
         options = _parser().parse_args(own)
+        if options.class_images is not None:
+            return _draw_class_images(options, changes, console)
         request = request_of(options, changes)
         if options.plan:
             return _plan(request, options.vram, console)
@@ -220,6 +224,23 @@ def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
     return DONE
 
 
+def _draw_class_images(options: argparse.Namespace, changes: dict[str, str], console: Console) -> int:
+    """Draw what the folders of a training's settings lack; nothing where all is there."""
+    cfg = settings_of_training(resolve(options.class_images), changes)
+    folders = class_folders(cfg)
+    for folder in folders:
+        there = folder.total - len(folder.names)
+        console.print(f"{folder.path}: {there} of {folder.total} class images are there", markup=False, soft_wrap=True)
+    if folders and not any(folder.names for folder in folders):
+        return DONE
+    request = class_images_request(cfg, folders)
+    if options.plan:
+        return _plan(request, options.vram, console)
+    _say_who_is_at_work(request, console)
+    with tempfile.TemporaryDirectory(prefix="monotile-class-images-") as folder:
+        return _draw(request, Path(folder), console)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="launcher.py sample",
@@ -236,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_prompts(add)
     add("--matrix", choices=["checkpoints", "strengths"], help="draw every prompt with each; also a grid and a page")
     add("--strengths", default="0,0.5,0.75,1,1.25", metavar="X,X", help="of the matrix (default: 0,0.5,0.75,1,1.25)")
+    add("--class-images", metavar="CONFIG", help="draw what the regularization folders of a training still lack")
     add("--follow", action="store_true", help="with --matrix checkpoints: wait for more until the run has ended")
     add("--plan", action="store_true", help="show the memory that it needs, and draw nothing")
     add("--vram", type=float, metavar="GB", help="with --plan: of a GPU elsewhere, in place of this machine's")

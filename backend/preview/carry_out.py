@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from backend.base.errors import Refused
+from backend.base.files import in_words, write_atomic
 from backend.base.paths import resolve
 from backend.compile.telemetry import CompileStats
 from backend.config.schema import Config, SamplePrompt
@@ -185,6 +186,16 @@ def draw_cell(request: PreviewRequest, cell: Cell, folder: Path, pipeline: Pipel
         if isinstance(error, Refused):
             raise
         raise Refused(f"the picture of {prompt.prompt!r} ({row.name}) is lost: {error}", _NAN_REMEDY) from error
+    if request.copies:
+        _copy(folder / cell.file, Path(request.copies[cell.column]))
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise in_words(error, target) from error
+    write_atomic(target, source.read_bytes())
 
 
 _NAN_REMEDY = "Lower the strength, or set weight_dtype to bf16 or fp32."

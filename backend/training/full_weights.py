@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from backend.config.sections.network import NetworkSection
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.training import TrainingSection
 from backend.memory.block_swap import BlockSwap
+from backend.models.common.whole_model_files import text_tensors
 from backend.optimizers.from_settings import optimizer_of
 from backend.optimizers.tensorwise import Tensorwise
 
@@ -39,18 +40,27 @@ class FullWeights:
     """
 
     named: dict[str, nn.Parameter]
+    texts: Mapping[str, nn.Module] = field(default_factory=dict)
+    """Text encoders (part -> model) that are trained too; their parameters' names have the part in front."""
     swap: BlockSwap | None = None
     """Keeps some of them on the host, where they are swapped."""
 
     @classmethod
-    def of(cls, model: nn.Module, network: NetworkSection) -> FullWeights:
-        """Let what the settings name be trained, and freeze the rest. Refused as in `trained_names`."""
+    def of(cls, model: nn.Module, network: NetworkSection, texts: Mapping[str, nn.Module] | None = None) -> FullWeights:
+        """Let what the settings name be trained, and freeze the rest. Refused as in `trained_names`.
+
+        texts: text encoders that are trained whole.
+        """
         parameters = dict(model.named_parameters())
         names = trained_names(parameters, network.targets_include, network.targets_exclude)
         model.requires_grad_(False)
         for name in names:
             parameters[name].requires_grad_(True)
-        return cls({name: parameters[name] for name in names})
+        named = {name: parameters[name] for name in names}
+        for part, encoder in (texts or {}).items():
+            encoder.requires_grad_(True)
+            named |= {f"{part}.{name}": weight for name, weight in encoder.named_parameters()}
+        return cls(named, texts or {})
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -58,12 +68,18 @@ class FullWeights:
         return tuple(self.named)
 
     def groups(self, network: NetworkSection, optimizer: OptimizerSection) -> list[dict[str, Any]]:
-        """Groups of the optimizer: one a learning rate, the run's own first."""
+        """Groups of the optimizer: one a learning rate, the run's own first, the text encoders' last."""
         usual = optimizer.optimizer_args.get("lr", optimizer.learning_rate)
-        return [
+        of_texts = [name for name in self.named if name.partition(".")[0] in self.texts]
+        own = tuple(name for name in self.named if name not in set(of_texts))
+        groups = [
             {"params": [self.named[name] for name in names], "lr": usual if rate is None else rate}
-            for rate, names in rates_of(self.paths, network.layer_settings).items()
+            for rate, names in rates_of(own, network.layer_settings).items()
         ]
+        if of_texts:
+            rate = usual if optimizer.text_encoder_lr is None else optimizer.text_encoder_lr
+            groups.append({"params": [self.named[name] for name in of_texts], "lr": rate})
+        return groups
 
     def optimizer(self, network: NetworkSection, optimizer: OptimizerSection) -> Optimizer:
         """The optimizer of the settings over these weights."""
@@ -90,10 +106,14 @@ class FullWeights:
         return {name: host.get(id(parameter), parameter.detach()) for name, parameter in self.named.items()}
 
     def state_of(self, denoiser: nn.Module) -> dict[str, Tensor]:
-        """The state dict of the whole denoiser; of swapped blocks, tensors in the host's memory."""
+        """The state dict of the whole denoiser, and of trained text encoders as `text_tensors` has it.
+
+        Of swapped blocks, tensors in the host's memory.
+        """
         host = self._on_host()
         live = denoiser.state_dict(keep_vars=True)
-        return {name: host.get(id(value), value.detach()) for name, value in live.items()}
+        own = {name: host.get(id(value), value.detach()) for name, value in live.items()}
+        return own | text_tensors(self.texts)
 
     def _on_host(self) -> dict[int, Tensor]:
         return {} if self.swap is None else self.swap.on_host()

@@ -32,10 +32,13 @@ from backend.memory import quantization_support
 from backend.memory.block_swap import swapped_paths
 from backend.memory.devices import mixed_precision, pick_device, weight_dtype
 from backend.models.common.base_weights import BaseWeights
+from backend.models.common.clip_encoders import clip_words
+from backend.models.common.whole_model_files import text_shapes
 from backend.models.family_classes import load_family as family_code
 from backend.objectives.choose import objective_of
 from backend.optimizers.from_settings import optimizer_of, scheduler_of
 from backend.plan import base_model_check as family_check
+from backend.plan.caption_draw import trains_text
 from backend.plan.make_plan import make_plan
 from backend.plan.memory.parts import read_parts
 from backend.plan.memory.swap import too_many
@@ -219,10 +222,20 @@ def _full_problems(
 ) -> list[Problem]:
     """What keeps a whole model and its state from being saved: the layout, and room on the disk; and what is not saved
     with it. Asked before the long work, on shapes alone."""
-    files = full_files(empty, base, family, layout=cfg.saving.model_layout, precision=cfg.saving.save_precision)
+    texts = [*clip_words(family)] if trains_text(cfg, family) else []
+    shapes = text_shapes(base, family, texts)
+    files = full_files(
+        empty,
+        base,
+        family,
+        layout=cfg.saving.model_layout,
+        precision=cfg.saving.save_precision,
+        state=lambda: empty.state_dict() | {name: torch.empty(each, device="meta") for name, each in shapes.items()},
+        encoders=dict.fromkeys(texts, nn.Module()),
+    )
     return [
-        *save_problems(run, cfg, FullWeights.of(empty, cfg.network), files),
-        *_text_that_is_not_saved(merged),
+        *save_problems(run, cfg, FullWeights.of(empty, cfg.network), files, [*shapes.values()]),
+        *([] if texts else _text_that_is_not_saved(merged)),
     ]
 
 

@@ -258,8 +258,8 @@ def test_presets_of_kohya_ss_quote_arguments_and_carry_what_is_not_used() -> Non
         "optimizer.optimizer_args": {"d0": 1e-5, "weight_decouple": True},
     })  # fmt: skip
     assert fates(converted)["multires_noise_discount"] == "not needed" and "kind of training" not in fates(converted)
-    whole = convert(read_raw(json.dumps({"sdxl": True, "train_batch_size": 1, "full_path": True}).encode()))
-    assert fates(whole)["kind of training"] == "not offered"
+    embedding = convert(read_raw(json.dumps({"sdxl": True, "train_batch_size": 1, "token_string": "x"}).encode()))
+    assert fates(embedding)["kind of training"] == "not offered"
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,30 @@ def test_the_forms_base_model_draws_with_a_file(page: Page, folder: PreviewFolde
     assert code == 422 and "everal strengths" in reply["detail"]
 
 
+def test_class_images_that_the_forms_folders_lack_are_asked_for(
+    page: Page, folder: PreviewFolder, application: object, tmp_path: Path
+) -> None:
+    """With the base model of the form, though it trains the whole model; each picture is copied into its folder."""
+    from gui import form
+
+    base = str(PROJECT_ROOT / "assets" / "demo" / "base")
+    values = form.defaults() | {"model.base_model": base, "training.kind": "full", "optimizer.fused_backward": True}
+    keep = application.state.draft.keep  # type: ignore[attr-defined]
+    keep(values)
+    assert page.client.get("/preview/sources").json()["class_images"] is None
+    assert page.client.post("/preview/class_images").status_code == 422
+    reg = tmp_path / "reg"
+    row = {"path": str(reg), "is_reg": True, "class_tokens": "a dog", "class_images": 3}
+    keep(values | {"dataset.folders": [row], "dataset.resolution": 256})
+    assert page.client.get("/preview/sources").json()["class_images"] == 3
+    reply = page.client.post("/preview/class_images").json()
+    assert "request" in reply, reply
+    request = folder.request(reply["request"])
+    assert request.copies == tuple(str(reg / f"class-{number:05d}.png") for number in range(3))
+    assert {(prompt.prompt, prompt.width) for prompt in request.prompts} == {("a dog", 256)}
+    assert len({prompt.seed for prompt in request.prompts}) == 3 and len(request.cells()) == 3
+
+
 def test_a_run_that_is_resumed_gets_the_gpu(page: Page, folder: PreviewFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(page.runs)
     folder.clear_stop()

@@ -58,10 +58,11 @@ def test_losses_and_weights_are_those_of_the_run_without(
 
 
 def test_compiled_blocks_have_the_same_graphs_and_none_twice() -> None:
+    """One block class is compiled; addresses stay though weights change and move."""
     losses, _ = unswapped(8, torch.float32, "adamw")
-    swapped = training(4, backend="aot_eager")
+    swapped = training(4, backend="aot_eager", compiled=("single",))
     assert swapped.run(8) == pytest.approx(losses, rel=1e-5)
-    assert (swapped.stats.graphs, swapped.stats.recompiles, swapped.stats.breaks) == (4, 0, 0)
+    assert (swapped.stats.graphs, swapped.stats.recompiles, swapped.stats.breaks) == (2, 0, 0)
 
 
 def test_weights_that_do_not_go_back_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,25 @@ def test_state_is_that_of_the_optimizer_itself(name: str, tiny_flux: Path) -> No
     )
     assert estimation.stage("train").parts["optimizer"] == pytest.approx(state, rel=0.01)
     assert estimation.stage("train").parts["weights"] == sum(weight.nbytes for weight in weights)
+
+
+def test_trained_text_encoders_are_counted_whole(tiny_sdxl: Path) -> None:
+    from backend.families.sdxl.facts import FACTS as SDXL
+
+    parts = read_parts(SDXL, BaseModelFiles.at(tiny_sdxl))
+    assert parts is not None
+    own: dict[str, Any] = {"model": {"family": "sdxl"}, "training": FULL, "optimizer": {"optimizer": "adamw"}}
+    without, beside = (
+        estimate(
+            settings(**own, network={"train_text_encoder": on}), RunWork(Work(1, 16, 77), 64 * 64), None, parts=parts
+        )
+        for on in (False, True)
+    )
+    assert without is not None and beside is not None
+    count = sum(math.prod(shape) for shapes in parts.texts.values() for shape in shapes.values())
+    was, now = without.stage("train").parts, beside.stage("train").parts
+    assert now["text_encoders"] == now["gradients"] - was["gradients"] == 4 * count
+    assert now["optimizer"] - was["optimizer"] == 8 * count and now["weights"] == was["weights"]
 
 
 def test_what_a_trained_base_can_not_be_is_not_advised() -> None:

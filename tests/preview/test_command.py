@@ -12,7 +12,10 @@ from PIL import Image
 from rich.console import Console
 
 from backend.base.errors import Refused
+from backend.config.toml_io import dump
+from backend.dataset.scan import scan_dataset
 from backend.lora.comfyui_keys import LayerNames
+from backend.plan.make_plan import plan_for
 from backend.preview import __main__ as command
 from backend.preview.__main__ import DONE, INTERRUPTED, WRONG_INPUT, main
 from backend.preview.loras import LoraChoice, LoraShelf
@@ -26,6 +29,7 @@ from backend.runs.preview.request import (
     settings_of_form,
     settings_of_run,
 )
+from tests.conftest import draw_pictures
 from tests.tiny.previews import PROMPT, settings, write_lora
 from tests.tiny.training import config, train_here
 
@@ -192,3 +196,40 @@ def test_a_matrix_is_a_grid_and_a_page_of_its_pictures(tiny_flux: Path, tmp_path
         assert code == WRONG_INPUT and words in output, output
     code, output = sample("--base", str(tiny_flux), "--prompt", "x", "--matrix", "strengths")
     assert code == WRONG_INPUT and "needs a LoRA" in output
+
+
+def test_class_images_that_a_folder_lacks_are_drawn_and_counted(tiny_flux: Path, tmp_path: Path) -> None:
+    """Again after one was lost: that one alone, with the same pixels; an image of another name counts as one."""
+    draw_pictures(tmp_path / "images", ((64, 64),) * 2)
+    rows = [{"path": str(tmp_path / "images")}]
+    rows += [{"path": str(tmp_path / "reg"), "is_reg": True, "class_tokens": "a small dog", "class_images": 3}]
+    prompt = {"prompt": "a red dot", "steps": 1, "seed": 7}
+    cfg = config(tiny_flux, tmp_path, tmp_path, dataset={"folders": rows}, sampling={"prompts": [prompt]})
+    dump(cfg, tmp_path / "set.toml")
+    missing = scan_dataset(cfg).train.findings[0]
+    assert missing.remedy == "Draw its 3 images: launcher.py sample --class-images SETTINGS.toml, or the Preview tab."
+
+    def draw() -> list[str]:
+        console = Console(file=io.StringIO(), width=500)
+        assert main(["--class-images", str(tmp_path / "set.toml")], console) == DONE, console.file.getvalue()
+        return [line for line in console.file.getvalue().splitlines() if "class-" in line]
+
+    assert len(draw()) == 3
+    files = sorted((tmp_path / "reg").iterdir())
+    assert [path.name for path in files] == ["class-00000.png", "class-00001.png", "class-00002.png"]
+    pixels = [Image.open(path).tobytes() for path in files]
+    assert len(set(pixels)) == 3 and Image.open(files[0]).size == (64, 64)
+    assert "a small dog" in Image.open(files[0]).text["parameters"]
+    files[1].unlink()
+    (line,) = [finding for finding in plan_for(cfg, scan_dataset(cfg)).findings if finding.kind == "class_images"]
+    assert line.text.endswith("reg has 2 of 3 class images")
+    message = draw()
+    assert (
+        len(message) == 1
+        and "class-00001.png  base model, seed " in message[0]
+        and Image.open(files[1]).tobytes() == pixels[1]
+    )
+    files[1].rename(files[1].with_name("own.png"))
+    assert draw() == []
+    reg = [item for item in plan_for(cfg, scan_dataset(cfg)).items if item.is_reg]
+    assert [item.caption for item in reg] == ["a small dog"] * 3

@@ -24,7 +24,11 @@ FULL_ROWS: list[tuple[Values, str, str]] = [
     ({**FULL, "network.scale_weight_norms": 1.0}, "network.scale_weight_norms", "limits the change"),
     ({**FULL, "network.loraplus_lr_ratio": 4.0}, "network.loraplus_lr_ratio", "second matrix"),
     ({**FULL, **SDXL, "network.conv_dim": 4}, "network.conv_dim", "convolutions themselves"),
-    ({**FULL, **SDXL, **TEXT}, "network.train_text_encoder", "only be trained with a LoRA"),
+    (
+        {**FULL, **SDXL, **TEXT, "memory.text_encoder_quantization": "int8"},
+        "memory.text_encoder_quantization",
+        "smaller than the format",
+    ),
     ({**FULL, "network.network_weights": "a"}, "network.network_weights", "a LoRA to continue"),
     ({**FULL, **VALIDATED, "saving.keep_best": True}, "saving.keep_best", "keeps a LoRA"),
     ({**FULL, **AVERAGED}, "saving.average_checkpoints", "averages LoRA files"),

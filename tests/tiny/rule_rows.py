@@ -164,6 +164,11 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"dataset.folders": [{"path": "a"}, {"path": "b"}, {"path": "./a"}]}, "dataset.folders[2].path", "already"),
     ({"dataset.caption_dropout_rate": 1.0}, "dataset.caption_dropout_rate", "every caption"),
     ({"dataset.caption_dropout_every_n_epochs": 1}, "dataset.caption_dropout_rate", "every caption"),
+    (
+        {"dataset.folders": [{"path": "a"}, {"path": "b", "is_reg": True, "class_images": 9}]},
+        "dataset.folders[1].class_images",
+        "from its caption",
+    ),
     ({"dataset.folders": [{"path": "a", "is_reg": True}]}, "dataset.folders", "nothing to learn"),
     ({"loss.prior_loss_weight": 0.5}, "loss.prior_loss_weight", "no folder has regularization images"),
     ({"dataset.validation_split_seed": 1}, "dataset.validation_split_seed", "no effect"),

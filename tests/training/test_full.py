@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from backend.base.errors import Refused
 from backend.config.load import load
@@ -205,12 +206,13 @@ def test_parts_are_trained_by_pattern_at_rates_of_their_own(
 def test_other_families_train_their_whole_denoiser(
     family: str, image_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """And save what they trained, where diffusers finds it."""
+    """And save what they trained, where diffusers finds it; of SDXL with its text encoders."""
     base: Path = request.getfixturevalue(f"tiny_{family}")
     model = {"model": {"family": family, "text_length": 24 if family == "sd3" else None}}
     cfg = settings(
         base, image_folder, tmp_path,
-        training={"max_train_steps": 2}, compile={"shape_mode": "off"}, saving={"model_layout": "diffusers"}, **model,
+        training={"max_train_steps": 2}, compile={"shape_mode": "off"}, saving={"model_layout": "diffusers"},
+        network={"train_text_encoder": family == "sdxl"}, **model,
     )  # fmt: skip
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
@@ -218,6 +220,17 @@ def test_other_families_train_their_whole_denoiser(
     part = family_code.facts.denoiser.folder
     trained = family_code.model.from_pretrained(run.checkpoints_dir / "tiny", subfolder=part).state_dict()
     weights = state_of(run)["weights"]
+    texts = {name: weights.pop(name) for name in [*weights] if name.startswith("text_encoder")}
+    assert bool(texts) == (family == "sdxl")
+    for folder, kind in {"text_encoder": CLIPTextModel, "text_encoder_2": CLIPTextModelWithProjection}.items():
+        if texts:
+            saved, base_own = (kind.from_pretrained(where, subfolder=folder).state_dict()
+                               for where in (run.checkpoints_dir / "tiny", base))  # fmt: skip
+            own = {name.removeprefix(f"{folder}."): each for name, each in texts.items() if f"{folder}." in name}
+            assert saved.keys() >= own.keys() and all(saved[name].equal(each) for name, each in own.items())
+            # what no loss reaches stays: the last layer of the smaller one, and tokens that no caption has
+            moved = [name for name in own if not base_own[name].float().equal(saved[name].float())]
+            assert len(moved) > len(own) / 2
     assert all(trained[name].equal(value) for name, value in weights.items())
     before = family_code.model.from_pretrained(base / part).state_dict()
     assert weights.keys() == before.keys() - {"pos_embed.pos_embed"}

@@ -38,10 +38,6 @@ _REFUSED: dict[str, tuple[str, str]] = {
         "conv_dim is the rank of a LoRA, and training kind full trains the convolutions themselves",
         "Remove conv_dim, or set training.kind to lora",
     ),
-    "network.train_text_encoder": (
-        "the text encoders can only be trained with a LoRA, not with training kind full",
-        "Turn train_text_encoder off, or set training.kind to lora",
-    ),
     "network.network_weights": (
         "network_weights is a LoRA to continue, and training kind full trains none",
         "Choose it in network.base_weights, which merges it into the base model, or set training.kind to lora",
@@ -128,6 +124,12 @@ FULL_RULES: tuple[Rule, ...] = (
         lambda blocks, ema, kind: kind == "full" and blocks > 0 and ema,
         "ema needs all trained weights on the GPU after each step, and swapped blocks are not there",
         "Turn ema off, or set blocks_to_swap to 0",
+    ),
+    Rule(
+        ("memory.text_encoder_quantization", "network.train_text_encoder", _KIND),
+        lambda kept, trained, kind: kind == "full" and trained and kept != "none",
+        "text encoders in {text_encoder_quantization} can't be trained: their steps are smaller than the format shows",
+        "Set text_encoder_quantization to none, or turn train_text_encoder off",
     ),
     _tensors_alone("optimizer.fused_backward", True, "fused_backward", "turn fused_backward off"),
     _tensors_alone("training.full_weight_dtype", "bf16", "full_weight_dtype bf16", "set full_weight_dtype to fp32"),

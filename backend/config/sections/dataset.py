@@ -70,6 +70,16 @@ class ImageFolder(Section):
         "the words of a sub-folder's name, dog for 10_dog.",
         aliases=("instance_prompt", "class_prompt"),
     )
+    class_images: int | None = setting(
+        None,
+        ge=1,
+        le=100_000,
+        unit="images",
+        label="Class images to draw",
+        help="Regularization images that this folder should hold. The base model draws those that are missing, from "
+        "the caption without file: on the Preview tab, or with launcher.py sample --class-images SETTINGS.toml.",
+        aliases=("num_class_images", "min_num_class_images"),
+    )
     trigger_word: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
         min_length=1,

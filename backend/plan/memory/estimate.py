@@ -117,7 +117,7 @@ def by_turns(
 
 def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
     if settings.full_width is not None:
-        trained = trained_in_full(cfg, family, parts, settings)
+        trained = trained_in_full(cfg, family, parts, settings, work.training)
     else:
         trained = _trained(cfg, family, parts, settings, work)
     weights = denoiser_weights(parts, settings) | trained.text.resident

@@ -73,6 +73,8 @@ class PreviewRequest:
     run: str | None = None
     follow: Follow | None = None
     """Rows are added as `run` saves checkpoints, until it ends."""
+    copies: tuple[str, ...] = ()
+    """Where the picture of each prompt is copied to, in a request of one row; empty where none is."""
 
     def cells(self) -> list[Cell]:
         """The pictures and clips in the order in which they are drawn: a row's prompts one after the other."""
@@ -104,6 +106,7 @@ class PreviewRequest:
             "prompts": [prompt.model_dump() for prompt in self.prompts],
             "run": self.run,
             "follow": None if self.follow is None else asdict(self.follow),
+            "copies": list(self.copies),
         }
 
     @classmethod
@@ -122,7 +125,8 @@ class PreviewRequest:
         config, follow = _usable(loads(data["config"])), data.get("follow")
         if follow is not None:
             follow = Follow(strength=follow["strength"], extra=tuple(LoraUse(**use) for use in follow["extra"]))
-        return cls(config=config, rows=rows, prompts=prompts, run=data["run"], follow=follow)
+        copies = tuple(data.get("copies", ()))
+        return cls(config=config, rows=rows, prompts=prompts, run=data["run"], follow=follow, copies=copies)
 
 
 def settings_of_base(base: str, family_name: str, changes: Mapping[str, str]) -> Config:
