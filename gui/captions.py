@@ -44,7 +44,7 @@ class Captions:
                 note = f"{path.name} is not in UTF-8 and was read as Windows-1252. Saving writes it as UTF-8."
         except FileNotFoundError:
             # one that a list names has its caption there, before which a file of its own counts
-            text = item.caption if item.caption_path is None and item.caption != self.scan.trigger_word else ""
+            text = self.scan.bare(item) if item.caption_path is None else ""
             note = f"There is no {path.name} yet. Saving creates it."
         except captions.BadCaption as wrong:
             text, note = "", messages.sentence(f"{path.name} can't be read: {wrong}")

@@ -40,6 +40,10 @@ def variants(plan: Plan) -> Iterable[Finding]:
     counts = [plan.images.count(item, fit) for item, fit in zip(plan.items, plan.fits, strict=True)]
     if all(count == 1 for count in counts):
         return
+    if plan.images.random_crop or plan.images.color_jitter:
+        # what is measured is encoded as it is, too
+        for number in plan.measured:
+            counts[number] += counts[number] > 1
     geometry = plan.geometry
     cells = [fit.bucket.tokens * geometry.patch**2 for fit in plan.fits]
     size = sum(c * n for c, n in zip(cells, counts, strict=True)) * geometry.latent_channels * _FLOAT32

@@ -35,6 +35,14 @@ def test_lines_and_further_files_are_kept_and_json_is_not_written_over(tmp_path:
     assert editor.write(0, 0, "a dog\nan old dog")["caption"] == "photo of a dog"
     assert editor.scan.items[0].texts == tuple(f"photo of {text}" for text in ("a dog", "an old dog", "an animal"))
     assert (folder / "a.txt").read_text() == "a dog\nan old dog"
+    # what a table or the folder says is shown without what is written around it
+    (folder / "a.txt").unlink()
+    (folder / "a.caption").unlink()
+    assert (editor_of(folder).read(0, 0)["text"], editor_of(folder).scan.items[0].caption) == ("", "photo of")
+    (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "a bird"}')
+    assert (editor_of(folder).read(0, 0)["text"], editor_of(folder).scan.items[0].caption) == (
+        "a bird", "photo of a bird"
+    )  # fmt: skip
     (folder / "a.json").write_text('{"caption": "a cat", "score": 3}')
     editor = editor_of(folder, ".json")
     assert editor.read(0, 0)["text"] == "a cat"
