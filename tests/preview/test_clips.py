@@ -9,6 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
@@ -64,6 +65,10 @@ def test_loras_swap_without_a_recompile_and_control_images_count(
     drawn = [pipeline.draw(prompt, choices, Silent()).numpy() for choices in sets]
     graphs = pipeline.stats().graphs
     again = pipeline.draw(other, sets[0], Silent()).numpy()
+    if name in COMPILED:
+        # nor is one made for another length and size, or for a picture
+        for size in ({"frames": 9, "width": 32}, {"frames": 1, "height": 64}):
+            pipeline.draw(other.model_copy(update=size), sets[1], Silent())
     stats = pipeline.stats()
     assert (stats.graphs, stats.recompiles, stats.breaks) == (graphs, 0, 0) and (graphs > 0) is (name in COMPILED)
     video = pipeline.base.video
@@ -74,6 +79,33 @@ def test_loras_swap_without_a_recompile_and_control_images_count(
     with pytest.raises(Refused, match="starts from a control image" if name in NEED else "control images, and 2"):
         pipeline.draw(wrong, (), Silent())
     pipeline.close()
+
+
+def test_both_experts_share_the_graphs_swapped_or_not(tiny_wan22: Path, tmp_path: Path) -> None:
+    """A pair of files is one LoRA, named by either; a DoRA leaves the weights before these go to the host."""
+    for number, side in enumerate(("high", "low")):
+        write_lora(tmp_path / f"x_{side}_noise.safetensors", tiny_wan22, "wan22", rank=2, seed=number)
+        write_lora(tmp_path / f"d_{side}_noise.safetensors", tiny_wan22, "wan22", rank=2, kind="dora", seed=number)
+    pair, low, dora = (
+        (LoraChoice(path=tmp_path / f"{name}_noise.safetensors"),) for name in ("x_high", "x_low", "d_low")
+    )
+    both = {"train_experts": "both", "timestep_boundary": 0.9}
+    compiled = {"compile": True, "compile_backend": "eager", "compile_cache_dir": str(tmp_path / "cache")}
+    drawn = []
+    for changes, sets in (
+        ({"compile": compiled, "memory": {"blocks_to_swap": 2}}, [pair, low, ()]),
+        ({}, [pair, dora, ()]),
+    ):
+        pipeline = Pipeline.open(settings(tiny_wan22, "wan22", timesteps=both, **changes), sets, [CLIP], Silent())
+        drawn.append([pipeline.draw(CLIP, choices, Silent()) for choices in [*sets, pair]])
+        stats = pipeline.stats()
+        assert (stats.recompiles, stats.breaks) == (0, 0)
+        pipeline.close()
+    (swapped, of_low, nothing, again), (plain, merged, bare, after) = drawn
+    torch.testing.assert_close(swapped, plain, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(nothing, bare, rtol=1e-4, atol=1e-4)
+    assert torch.equal(swapped, of_low) and torch.equal(swapped, again) and torch.equal(plain, after)
+    assert not torch.allclose(merged, plain, atol=1e-3) and not torch.allclose(bare, plain, atol=1e-3)
 
 
 def sample(*arguments: object) -> tuple[int, str]:
