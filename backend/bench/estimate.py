@@ -22,10 +22,11 @@ _LORA_BYTES, _GRADIENT_BYTES = 12, 4
 def step_bytes(spec: Spec, kind: Variant, shapes: Mapping[str, tuple[int, ...]]) -> dict[Clip, int]:
     """Bytes on the GPU at the worst moment of a step of each clip size; empty where the arithmetic does not apply.
 
-    shapes: name -> shape of the frozen denoiser's tensors. Not for pictures, other forwards than ours and block swap.
+    shapes: name -> shape of the frozen denoiser's tensors. Not for pictures, other forwards than ours, block swap and
+    whole models that are trained.
     """
     size = SIZES[spec.size]
-    if not spec.buckets or spec.swap or kind.plain_forward:
+    if not spec.buckets or spec.swap or spec.full or kind.plain_forward:
         return {}
     facts, number = family(size.family), _WIDTHS[size.dtype]
     denoiser = denoiser_of(shapes, facts)
