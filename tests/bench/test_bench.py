@@ -14,7 +14,7 @@ from backend.bench import __main__ as bench
 from backend.bench import profile, report, work
 from backend.bench.processes import Worker
 from backend.bench.random_part import RandomPart
-from backend.bench.record import COLUMNS, Record, read_losses
+from backend.bench.record import Record, read_losses
 from backend.bench.sizes import SIZES
 from backend.bench.step import Step
 from backend.bench.table import render
