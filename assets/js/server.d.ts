@@ -4,7 +4,6 @@ import type { LoraState } from "./lora";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
 import type { ImageLosses, ScanState, ScannedItems } from "./scan";
-
 export interface Problem {
   path: string;
   id: string | null;

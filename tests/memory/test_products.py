@@ -47,8 +47,8 @@ def test_each_way_is_the_product_of_the_rounded_numbers(kind: str, name: str, re
     out = layer(x)
     (grad,) = torch.autograd.grad(out, x, upstream)
     weight = dequantize(layer.weight, layer.scale, kind, torch.float64)
-    given = x.detach() if layer.turn is None else rotated(x.detach().float(), layer.turn)
-    numbers, rows = quantize_rows(given, kind)
+    rounded_input = x.detach() if layer.turn is None else rotated(x.detach().float(), layer.turn)
+    numbers, rows = quantize_rows(rounded_input, kind)
     wanted = (numbers.double() * rows.double()) @ weight.T
     assert error(out - real.bias.bfloat16(), wanted) < 0.006
     if layer.way.backward == "dequantised":
@@ -211,8 +211,8 @@ def test_on_a_gpu_rotations_give_what_the_cpu_gives(columns: int) -> None:
     assert (on_gpu[0] != numbers).float().mean() < 0.01
     back = turned_back(numbers, scale.flatten(), turn, torch.bfloat16)
     assert error(back, x) < 0.02
-    given = [t.cuda() for t in (numbers, scale.flatten(), turn)]
-    assert error(turned_back(*given, torch.bfloat16).cpu(), back) < 1e-3
+    arguments = [t.cuda() for t in (numbers, scale.flatten(), turn)]
+    assert error(turned_back(*arguments, torch.bfloat16).cpu(), back) < 1e-3
 
 
 @pytest.mark.gpu

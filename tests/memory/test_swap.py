@@ -139,8 +139,8 @@ def test_close_gives_the_weights_back() -> None:
     training = Training(5)
     assert training.swap is not None
     training.swap.close()
-    found = training.model.state_dict()
-    assert all(torch.equal(found[name], value) for name, value in plain.items())
+    state = training.model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in plain.items())
     assert not any(block._forward_pre_hooks for stack in training.lists.values() for block in stack)
 
 
@@ -206,9 +206,9 @@ def test_any_format_stride_and_sharing() -> None:
     strides = [block.turned.stride() for block in model]
     swap = BlockSwap(nn.ModuleDict({"stack": model}), {"mixed": model}, 4, CPU, poison=True)
     for _ in range(2):
-        found = outputs()
-        assert torch.equal(found[0], wanted[0])
-        assert all(torch.equal(a, b) for a, b in zip(found[1], wanted[1], strict=True))
+        results = outputs()
+        assert torch.equal(results[0], wanted[0])
+        assert all(torch.equal(a, b) for a, b in zip(results[1], wanted[1], strict=True))
     assert [block.turned.stride() for block in model] == strides
     assert all(block.same is block.turned and block.shared is shared for block in model)
     places = {place.flat.untyped_storage().data_ptr() for place in swap._ring.places}

@@ -110,17 +110,17 @@ def test_both_experts_share_the_graphs_swapped_or_not(tiny_wan22: Path, tmp_path
 
 def sample(*arguments: object) -> tuple[int, str]:
     """What the command returns and shows, of an eager preview."""
-    said = io.StringIO()
-    code = main([*map(str, arguments), "--compile", "false"], Console(file=said, width=400))
-    return code, said.getvalue()
+    output = io.StringIO()
+    code = main([*map(str, arguments), "--compile", "false"], Console(file=output, width=400))
+    return code, output.getvalue()
 
 
 def test_a_matrix_of_clips_is_a_page_that_plays_them(tiny_wan: Path, tmp_path: Path) -> None:
     lora, out = write_lora(tmp_path / "x.safetensors", tiny_wan, "wan"), tmp_path / "out"
     line = ["--base", tiny_wan, "--family", "wan", "--lora", lora, "--prompt", "a ball", "--steps", 2]
     line += ["--width", 48, "--height", 32, "--frames", 7, "--out", out]
-    code, said = sample(*line, "--matrix", "strengths", "--strengths", "0,2")
-    assert code == DONE, said
+    code, output = sample(*line, "--matrix", "strengths", "--strengths", "0,2")
+    assert code == DONE, output
     clips = {f"0{row}-01{ending}" for row in (1, 2) for ending in (".mp4", ".sheet.png")}
     assert {path.name for path in out.iterdir()} == {*clips, "grid.png", "index.html"}
     # 7 frames are no length of the model
@@ -143,8 +143,8 @@ def test_a_matrix_of_clips_is_a_page_that_plays_them(tiny_wan: Path, tmp_path: P
         ("--control", image, "--control", image, "--control", image, "--control", image): "4 control images",
     }
     for more, words in cases.items():
-        code, said = sample(*line, *more)
-        assert code == WRONG_INPUT and words in said, (more, said)
+        code, output = sample(*line, *more)
+        assert code == WRONG_INPUT and words in output, (more, output)
 
 
 def test_the_estimate_counts_frames_and_control_images(

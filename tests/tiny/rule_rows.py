@@ -19,19 +19,6 @@ from tests.tiny.rule_values import (
     Values,
 )
 
-# (values, where the problem is shown, the package), where no optional package is installed
-WITHOUT_PACKAGES: list[tuple[Values, str, str]] = [
-    ({"memory.base_quantization": "nf4"}, "memory.base_quantization", "bitsandbytes"),
-    ({"memory.text_encoder_quantization": "nf4"}, "memory.text_encoder_quantization", "bitsandbytes"),
-    ({"optimizer.optimizer": "paged_lion8bit"}, "optimizer.optimizer", "bitsandbytes"),
-    ({"optimizer.optimizer": "came"}, "optimizer.optimizer", "pytorch_optimizer"),
-    ({"optimizer.optimizer": "pytorch_optimizer.SM3"}, "optimizer.optimizer", "pytorch_optimizer"),
-    ({"compile.attention": "flash2"}, "compile.attention", "flash_attn"),
-    ({"compile.attention": "fa3"}, "compile.attention", "flash_attn_interface"),
-    ({"compile.attention": "fa4"}, "compile.attention", "flash_attn.cute"),
-    ({"logging.tensorboard": True}, "logging.tensorboard", "tensorboard"),
-]
-
 # (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
 BROKEN: list[tuple[Values, str, str]] = [
     *FULL_ROWS,

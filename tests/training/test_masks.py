@@ -72,8 +72,8 @@ def test_a_tagged_folder_with_masks_trains_and_resumes_to_the_same_bits(tiny_flu
     assert code == 0, events(half, "error")
     assert [row["loss"] for row in rows(half)] == [row["loss"] for row in rows(straight)]
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-    said = " ".join(event["text"] for event in events(straight) if event.get("text"))
-    assert "1 of 2 images without a mask" in said
+    words = " ".join(event["text"] for event in events(straight) if event.get("text"))
+    assert "1 of 2 images without a mask" in words
     # each of them is in the loss: that of the first steps without one of them is another
     for section in ("captions", "masks", "augmentation"):
         usual = Config().model_dump()[section] | ({"unmasked_weight": 1.0} if section == "masks" else {})
@@ -99,10 +99,10 @@ def at_start(run: Run) -> dict[str, float]:
 def test_the_plan_says_how_masks_count_and_what_versions_of_images_cost(tiny_flux: Path, tmp_path: Path) -> None:
     cfg = settings(tiny_flux, tmp_path)
     plan = plan_for(cfg, scan_dataset(cfg))
-    said = {finding.kind: finding.text for finding in plan.findings}
-    assert "1 image has a mask" in said["masks"] and "0.1" in said["masks"] and "30 %" in said["masks"]
-    assert "4 latents of 2 images" in said["image_variants"]
-    assert "losses of images go by their masks" in said["masks"]
+    words = {finding.kind: finding.text for finding in plan.findings}
+    assert "1 image has a mask" in words["masks"] and "0.1" in words["masks"] and "30 %" in words["masks"]
+    assert "4 latents of 2 images" in words["image_variants"]
+    assert "losses of images go by their masks" in words["masks"]
 
 
 def test_a_mask_is_drawn_over_the_thumbnail(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_masks_are_found_by_name_and_by_transparency_and_wrong_ones_are_named(tm
     }  # fmt: skip
     assert masks["clear"] is not None and masks["clear"].key == "alpha" and masks["b"] is None
     assert [Item.from_dict(item.to_dict()) for item in scan.items] == list(scan.items)
-    said = {finding.kind: finding.text for finding in scan.findings}
-    assert "2 masks" in said["bad_mask"] and "64 x 96 px" in said["bad_mask"] and "not an image" in said["bad_mask"]
+    words = {finding.kind: finding.text for finding in scan.findings}
+    assert "2 masks" in words["bad_mask"] and "64 x 96 px" in words["bad_mask"] and "not an image" in words["bad_mask"]
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "m")})
     assert "2 of 6 images without a mask: b.png, clear.png" in {f.kind: f.text for f in scan.findings}["no_mask"]
     measured = [{"path": str(tmp_path / "i" / "in"), "name": "own", "mask_path": str(tmp_path / "m" / "in")}]

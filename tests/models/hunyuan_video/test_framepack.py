@@ -110,7 +110,7 @@ def test_the_tokens_are_as_the_plan_counts_them() -> None:
         )
         batch, model = make_batch([size], [5]), make_tiny_denoiser()
         model.transformer_blocks[0].register_forward_pre_hook(
-            lambda _m, given, seen=seen: seen.append(given[0].shape[1])
+            lambda _m, inputs, seen=seen: seen.append(inputs[0].shape[1])
         )
         CODE.predict(model, batch.noisy, batch.sigma, batch.text, 1.0, ShapeRuntime())
         assert seen.pop() == count

@@ -43,9 +43,9 @@ def test_wan22_i2v_equals_diffusers_own_call_in_output_and_gradients(mode: str) 
     for kind in ("off", "block"):
         model = model_with_lora(**CHANNELS)
         checkpointing.apply(model, kind)
-        found = ours(model, batch, ShapeRuntime(mode, 40, None, 512))
-        assert all(relative(got, want) < 1e-5 for got, want in zip(found[0], wanted[0], strict=True))
-        assert_equal_runs(found, wanted, 5e-4)
+        output = ours(model, batch, ShapeRuntime(mode, 40, None, 512))
+        assert all(relative(got, want) < 1e-5 for got, want in zip(output[0], wanted[0], strict=True))
+        assert_equal_runs(output, wanted, 5e-4)
 
 
 def test_wan22_i2v_is_told_of_its_first_frame_by_latents_alone(tiny_wan22_i2v: Path) -> None:
@@ -62,16 +62,16 @@ def expert(path: Path, **changes: int) -> Path:
 def test_experts_of_wan22_are_told_from_other_wan_models(
     tmp_path: Path, tiny_wan22: Path, tiny_wan22_i2v: Path
 ) -> None:
-    def said(name: str, path: Path, **given: Path) -> str:
-        return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, given)))
+    def message_of(name: str, path: Path, **files: Path) -> str:
+        return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, files)))
 
     for name, folder in (("wan22", tiny_wan22), ("wan22_i2v", tiny_wan22_i2v)):
         assert family(name).check_base_model(folder) == []
-    assert "family wan22." in said("wan", tiny_wan22)
-    assert "family wan22_i2v" in said("wan_i2v", tiny_wan22_i2v)
+    assert "family wan22." in message_of("wan", tiny_wan22)
+    assert "family wan22_i2v" in message_of("wan_i2v", tiny_wan22_i2v)
     vae = originals.write(tmp_path / "vae.safetensors", originals.wan(_tiny(lambda: autoencoder(16), 3).state_dict()))
     path = expert(tmp_path / "wan2.2_i2v_low_noise_14B_fp16.safetensors", in_channels=36)
-    assert "family wan22_i2v" in said("wan22", path, vae=vae) and "wan22_i2v" in said("wan", path, vae=vae)
+    assert "family wan22_i2v" in message_of("wan22", path, vae=vae) and "wan22_i2v" in message_of("wan", path, vae=vae)
     config = open_part(BaseModelFiles.at(path), I2V.denoiser).config()
     assert (config["in_channels"], config["out_channels"], config["image_dim"]) == (36, 16, None)
 
