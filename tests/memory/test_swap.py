@@ -66,7 +66,7 @@ def test_no_shape_mode_makes_more_graphs(mode: str, dynamic: str) -> None:
     assert counts[0] == counts[1] > 0
 
 
-@pytest.mark.parametrize("kind", ["offload", "selective"])
+@pytest.mark.parametrize("kind", ["attention", "offload", "selective"])
 def test_other_kinds_of_checkpointing(kind: str) -> None:
     losses, lora = unswapped(8, 3)
     swapped = Training(4, kind=kind)

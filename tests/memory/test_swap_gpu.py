@@ -15,7 +15,7 @@ from tests.tiny.swapping import DOUBLE, SINGLE, Training
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("kind", ["off", "auto", "block", "offload", "selective"])
+@pytest.mark.parametrize("kind", ["off", "auto", "attention", "block", "offload", "selective"])
 @pytest.mark.parametrize("backend", [None, "aot_eager_decomp_partition"])
 def test_the_loss_is_that_of_the_unswapped_run(backend: str | None, kind: str) -> None:
     """Copies begin ten milliseconds late: a kernel that does not wait for them computes NaN."""

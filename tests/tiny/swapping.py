@@ -92,14 +92,15 @@ class Training:
         self.backend, self.linear, self.dynamic, self.lists = backend, linear, dynamic, lists
         self.shapes = ShapeRuntime(mode, 24 if mode == "static" else None, text_length=TEXT)
         if backend is not None:
-            set_activation_budget(None, recompute=kind == "auto")
+            within = kind in ("auto", "attention")
+            set_activation_budget(None, within, kind == "attention")
             self.report = compile_model(
                 self.model,
                 {name: lists[name] for name in compiled},
                 backend=backend,
                 dynamic=dynamic,
                 disable_linear=linear,
-                recompute=kind == "auto",
+                recompute=within,
             )
 
     def fused(self, name: str) -> Tensorwise:
