@@ -160,7 +160,9 @@ class Pipeline:
         text = self._on_device(_encode(self.base, self.prompts, self.controls, prompt, choices))
         self.hold(choices)
         self._expect(prompt)
-        watch.phase("sample", prompt.steps)
+        frames = fitting_frames(prompt.frames, self.base.geometry, self.base.video)
+        sections = self.base.code.sections(frames)
+        watch.phase("sample", prompt.steps * (1 if sections is None else sections.count))
         latent = draw_latent(
             prompt,
             text,
@@ -170,7 +172,8 @@ class Pipeline:
             self.base.device,
             watch.advance,
             self.base.code.guided,
-            fitting_frames(prompt.frames, self.base.geometry, self.base.video),
+            frames,
+            sections,
         )
         watch.phase("decode")
         with self.decoder.on_device():
