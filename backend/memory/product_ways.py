@@ -18,7 +18,7 @@ registers, where a weight is turned for little; those of Hopper and data-centre 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class ProductWay:
     """How a quantised layer multiplies.
 
     forward and backward: "dequantised" brings the weight to the format of the input; "scaled" is ``_scaled_mm`` with
@@ -34,26 +34,26 @@ class Way:
     rotates: bool = False
 
 
-WAYS: dict[str, dict[str, Way]] = {
+WAYS: dict[str, dict[str, ProductWay]] = {
     "fp8": {
-        "fast": Way(forward="scaled", backward="scaled", copies=True),
-        "fast-rowwise": Way(forward="rowwise", backward="rowwise", copies=True),
-        "small": Way(forward="scaled"),
-        "small-rowwise": Way(forward="rowwise"),
-        "small-fused": Way(forward="scaled", backward="fused"),
+        "fast": ProductWay(forward="scaled", backward="scaled", copies=True),
+        "fast-rowwise": ProductWay(forward="rowwise", backward="rowwise", copies=True),
+        "small": ProductWay(forward="scaled"),
+        "small-rowwise": ProductWay(forward="rowwise"),
+        "small-fused": ProductWay(forward="scaled", backward="fused"),
     },
     "int8": {
-        "fast": Way(forward="fused", backward="fused", copies=True, rotates=True),
-        "fast-unrotated": Way(forward="fused", backward="fused", copies=True),
-        "small": Way(forward="fused", rotates=True),
-        "small-unrotated": Way(forward="fused"),
-        "small-fused": Way(forward="fused", backward="fused", rotates=True),
+        "fast": ProductWay(forward="fused", backward="fused", copies=True, rotates=True),
+        "fast-unrotated": ProductWay(forward="fused", backward="fused", copies=True),
+        "small": ProductWay(forward="fused", rotates=True),
+        "small-unrotated": ProductWay(forward="fused"),
+        "small-fused": ProductWay(forward="fused", backward="fused", rotates=True),
     },
 }
 """Format of the products -> what is kept -> the way. "fast" and "small" are settings, the others are for the bench."""
 
 
-def way_of(compute: str, products: str, device: torch.device) -> Way:
+def way_of(compute: str, products: str, device: torch.device) -> ProductWay:
     """The way of a layer on `device`. compute: "bf16", "fp8" or "int8". products: a name in `WAYS`.
 
     Where torch's fp8 kernel with scales inside was found faster on this GPU, it takes the place of the other.
@@ -61,7 +61,7 @@ def way_of(compute: str, products: str, device: torch.device) -> Way:
     backward pass too. KeyError for names that mean nothing.
     """
     if compute == "bf16":
-        return Way()
+        return ProductWay()
     if device.type == "cuda":
         if compute == "fp8" and products in ("fast", "small") and fp8_kernel(device) == "rowwise":
             products = f"{products}-rowwise"

@@ -12,7 +12,7 @@ from collections import Counter
 import torch
 from torch import Tensor, nn
 
-from backend.memory.product_ways import Way, way_of
+from backend.memory.product_ways import ProductWay, way_of
 from backend.memory.quantized_formats import quantize
 from backend.memory.quantized_matmul import product
 from backend.memory.rotation import rotated, rotation
@@ -28,11 +28,13 @@ class QuantizedLinear(nn.Linear):
     too. The matrix is no buffer: all layers share it, and it stays on the device that computes.
     """
 
-    def __init__(self, weight: Tensor, kind: str, way: Way | None = None, bias: nn.Parameter | None = None) -> None:
+    def __init__(
+        self, weight: Tensor, kind: str, way: ProductWay | None = None, bias: nn.Parameter | None = None
+    ) -> None:
         """Quantise `weight` (out, in), in any floating format, where it lies. way: None dequantises."""
         with torch.device("meta"):
             super().__init__(weight.shape[1], weight.shape[0], bias=False)
-        self.kind, self.way = kind, way or Way()
+        self.kind, self.way = kind, way or ProductWay()
         # for compiled code: plain strings
         self.kernels = (self.way.forward, self.way.backward)
         turn = rotation(self.in_features, weight.device) if self.way.rotates else None
@@ -86,7 +88,7 @@ def quantize_layer(
     8 bits dequantise whatever is asked for.
     """
     gains = not weight.is_cuda or multiplied_in_8_bits(f"{path}.weight", tuple(weight.shape))
-    way = way_of(compute, products, weight.device) if gains else Way()
+    way = way_of(compute, products, weight.device) if gains else ProductWay()
     layer = QuantizedLinear(weight, kind, way, model.get_submodule(path).bias)
     parent, _, leaf = path.rpartition(".")
     setattr(model.get_submodule(parent), leaf, layer)
@@ -96,7 +98,7 @@ def quantize_layer(
 def products_words(model: nn.Module) -> str:
     """How the quantised layers of `model` multiply, in words for a log."""
     layers = [layer for layer in model.modules() if isinstance(layer, QuantizedLinear)]
-    ways = Counter((layer.kind, layer.kernels) for layer in layers if layer.way != Way())
+    ways = Counter((layer.kind, layer.kernels) for layer in layers if layer.way != ProductWay())
     words = [f"{count} {kind} (forward {kernels[0]}, backward {kernels[1]})" for (kind, kernels), count in ways.items()]
     copies = sum(layer.copy.nbytes for layer in layers if layer.copy is not None)
     rest = len(layers) - sum(ways.values())

@@ -39,7 +39,7 @@ class QuantizedProduct(torch.autograd.Function):
     ) -> Tensor:
         """(rows, in) -> (rows, out), in the format of `x`.
 
-        copy: W's numbers as (in, out). turn: the matrix that W's rows were rotated by. The rest as in `Way`.
+        copy: W's numbers as (in, out). turn: the matrix that W's rows were rotated by. The rest as in `ProductWay`.
         """
         ctx.is_copy = copy is not None and backward != "dequantised"
         kept = copy if ctx.is_copy else weight
@@ -104,8 +104,8 @@ def product(
     """``x @ W^T`` (rows, out) of `x` (rows, in) with the quantised weight (`weight`, `scale`) of format `kind`.
 
     copy: the weight's numbers transposed, where they are kept. turn: the matrix that the weight's rows were rotated by,
-    None for none. kernels: forward's and backward's, as `backend.memory.product_ways.Way` names them. 8-bit products,
-    which need a weight of their format, are for rows enough; fewer are multiplied by the dequantised weight.
+    None for none. kernels: forward's and backward's, as `product_ways.ProductWay` names them. Products in 8 bits, which
+    need a weight of their format, are for rows enough; fewer are multiplied by the dequantised weight.
     """
     forward, backward = kernels
     if x.shape[0] < MIN_ROWS or forward == "dequantised":

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from backend.memory import product_probe, product_ways
 from backend.memory.product_operators import rotated_rows, scaled_product, turned_back
-from backend.memory.product_ways import WAYS, Way, way_of
+from backend.memory.product_ways import WAYS, ProductWay, way_of
 from backend.memory.quantized_formats import dequantize, quantize_rows
 from backend.memory.quantized_linear import QuantizedLinear, products_words, quantize_layer
 from backend.memory.rotation import rotated, rotation
@@ -159,7 +159,7 @@ def test_on_a_gpu_compiled_and_eager_agree_with_the_real_layer(kind: str, name: 
     torch.manual_seed(0)
     real = nn.Linear(1024, 3072).to("cuda", torch.bfloat16).requires_grad_(False)
     # the way itself, not what the GPU would choose
-    way = Way() if compute == "bf16" else WAYS[kind][name]
+    way = ProductWay() if compute == "bf16" else WAYS[kind][name]
     layer = QuantizedLinear(real.weight, kind, way, real.bias)
     x = torch.randn(rows, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     upstream = torch.randn(rows, 3072, device="cuda", dtype=torch.bfloat16)
@@ -224,4 +224,4 @@ def test_on_a_gpu_small_layers_dequantise_and_large_ones_do_not() -> None:
         weight = model["blocks"][0][leaf].weight.detach().cuda()
         quantize_layer(model, f"blocks.0.{leaf}", weight, "int8", "int8", "fast")
     large, small = model["blocks"][0].values()
-    assert large.copy is not None and small.copy is None and small.way == Way()
+    assert large.copy is not None and small.copy is None and small.way == ProductWay()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from backend.lora.inject import inject
-from backend.memory.product_ways import Way, way_of
+from backend.memory.product_ways import ProductWay, way_of
 from backend.memory.quantized_formats import dequantize, quantize
 from backend.memory.quantized_linear import QuantizedLinear, quantize_layer, quantized_layers
 from backend.memory.quantized_matmul import MIN_ROWS
@@ -31,7 +31,7 @@ def linear(rows: int = 96, columns: int = 64, seed: int = 0) -> nn.Linear:
     return layer.requires_grad_(False)
 
 
-def way(kind: str, products: str) -> Way:
+def way(kind: str, products: str) -> ProductWay:
     return way_of("bf16" if products == "bf16" else kind, products, torch.device("cpu"))
 
 
