@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,7 +44,7 @@ class Captions:
                 note = f"{path.name} is not in UTF-8 and was read as Windows-1252. Saving writes it as UTF-8."
         except FileNotFoundError:
             # one that a list names has its caption there, before which a file of its own counts
-            text = item.caption if item.caption_path is None and item.caption != self.scan.trigger_word else ""
+            text = self.scan.bare(item) if item.caption_path is None else ""
             note = f"There is no {path.name} yet. Saving creates it."
         except captions.BadCaption as wrong:
             text, note = "", messages.sentence(f"{path.name} can't be read: {wrong}")
@@ -88,11 +89,21 @@ class Captions:
     def _file(self, item: Item) -> Path:
         return item.caption_path or item.path.with_suffix(self.scan.caption_extension)
 
+    def _further(self, item: Item, first: Path) -> list[str]:
+        """Captions in the other files of an image; one that can't be read has none."""
+        texts: list[str] = []
+        for ending in self.scan.more_extensions:
+            path = item.path.with_suffix(ending)
+            with suppress(OSError, captions.BadCaption):
+                texts += read_captions(path, self.scan.caption_lines)[0] if path != first else ()
+        return texts
+
     def _refresh(self, path: Path, index: int) -> str:
         """Update the scan to what the file holds now."""
         item = self.scan.items[index]
         try:
             texts: tuple[str, ...] = read_captions(path, self.scan.caption_lines)[0]
+            texts = tuple(filter(None, (*texts, *self._further(item, path)))) or ("",)
             caption_path: Path | None = path
         except (OSError, captions.BadCaption):
             texts, caption_path = ("",), None

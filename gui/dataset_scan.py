@@ -13,7 +13,7 @@ from backend.config.schema import Config
 from backend.dataset.caption_variants import CaptionRule
 from backend.dataset.items import ClipReport, DatasetScan, Item
 from backend.dataset.scan import folder_specs, most_controls
-from backend.dataset.scan_captions import finished
+from backend.dataset.scan_captions import bare, finished
 from backend.dataset.scan_state import FolderSpec
 from backend.families.table import FAMILIES
 from backend.plan.make_plan import plan_for
@@ -136,6 +136,11 @@ class PageScan:
         return self._config.dataset.caption_extension if self._config else ".txt"
 
     @property
+    def more_extensions(self) -> list[str]:
+        """Endings of further caption files."""
+        return self._config.captions.more_caption_extensions if self._config else []
+
+    @property
     def caption_lines(self) -> bool:
         """Whether each line of a caption file is a caption."""
         return self._config is not None and self._config.captions.caption_lines
@@ -149,11 +154,18 @@ class PageScan:
         """`item` with these captions, as a scan would have it."""
         if self._config is None:
             return item
-        specs = folder_specs(self._config)
-        spec = next((each for each in specs if item.path.is_relative_to(each.path)), FolderSpec(item.path.parent))
+        spec = self._spec(item)
         rule = CaptionRule.of(self._config.captions)
         caption, texts, trigger = finished(texts, spec, rule, self.trigger_word)
         return replace(item, caption=caption, texts=texts, trigger=trigger)
+
+    def bare(self, item: Item) -> str:
+        """Its caption without the trigger word and what its folder writes around each."""
+        return bare(item.caption, self._spec(item), self.trigger_word)
+
+    def _spec(self, item: Item) -> FolderSpec:
+        specs = [] if self._config is None else folder_specs(self._config)
+        return next((each for each in specs if item.path.is_relative_to(each.path)), FolderSpec(item.path.parent))
 
     def edited(self, index: int, item: Item) -> None:
         """Take over an image whose caption was edited."""

@@ -213,6 +213,7 @@ def column_facts(column: Setting) -> dict[str, Any]:
         "help": column.help,
         "default": column.default,
         "choices": list(column.choices or column.suggestions),
+        "advanced": column.advanced,
     }
 
 

@@ -37,7 +37,7 @@ from backend.runs.events.validation import AverageEvent, BestEvent, EarlyStopEve
 from backend.runs.validation_words import average_words, best_words, early_stop_words, overfit_words
 from gui import messages
 
-Said = TypeVar("Said", bound=Event)
+AnyEvent = TypeVar("Said", bound=Event)
 MOST = 400
 """Enough for any chart and table; a run with thousands of samples shows the newest."""
 _MOST_WARNINGS = 20
@@ -213,7 +213,7 @@ def _shown(event: Event | None, names: tuple[str, ...]) -> dict[str, Any] | None
     return None if event is None else {name: getattr(event, name) for name in names}
 
 
-def _worded(event: Said | None, words: Callable[[Said], str]) -> dict[str, Any] | None:
+def _worded(event: AnyEvent | None, words: Callable[[AnyEvent], str]) -> dict[str, Any] | None:
     """The fields of an event, and what they say in words."""
     return None if event is None else {**to_fields(event), "words": messages.sentence(words(event))}
 

@@ -4,7 +4,6 @@ import type { LoraState } from "./lora";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
 import type { ImageLosses, ScanState, ScannedItems } from "./scan";
-
 export interface Problem {
   path: string;
   id: string | null;
@@ -44,6 +43,7 @@ export interface Column {
   kind: string;
   default: unknown;
   choices: string[];
+  advanced: boolean;
 }
 export interface Setting {
   path: string;

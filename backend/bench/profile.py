@@ -28,7 +28,7 @@ PARTS = ("tracing", "autograd", "inductor", "code", "kernels")
 """Of a compile: dynamo; the backward graph; inductor's own passes; the code it writes; waiting for kernels of it."""
 
 _BY_NAME = (
-    ("attention", r"flash|fmha|attention|flex|sdp|_fwd_kernel|bwd_kernel|cute"),
+    ("attention", r"flash|fmha|attention|flex|sdpa"),
     ("optimizer and gradients", r"multi_tensor|adam|optimizer|_foreach|lpnorm"),
     ("copies", r"memcpy|memset|^aten::(copy_|_to_copy|to|clone|contiguous|fill_|zero_)$"),
     ("products", r"gemm|nvjet|cutlass|cublas|splitk|mm_kernel|^aten::(mm|addmm|bmm|linear|matmul|_scaled_mm|_int_mm)$"),

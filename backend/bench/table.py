@@ -16,7 +16,7 @@ from backend.bench.published import others
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
 from backend.bench.sizes import SIZES
-from backend.bench.variants import SETTINGS, VARIANTS
+from backend.bench.variants import PRODUCTS, SETTINGS, VARIANTS
 
 
 def common(rows: Sequence[Row]) -> list[str]:
@@ -199,6 +199,7 @@ _CURVE_STEPS = 100
 def loss_table(losses: list[Row]) -> str:
     """Loss of each variant compared with eager's, step by step, for records of at least 100 steps; else empty.
 
+    8-bit products are compared with bf16 of the same variant, where the record has it.
     The noise is how far two eager runs, or two runs of one variant, differ from each other.
     """
     curves = loss_curves(losses)
@@ -210,14 +211,15 @@ def loss_table(losses: list[Row]) -> str:
         "checkpointing",
         "mean loss",
         "mean loss, last 50",
-        "to eager",
+        "to eager, or bf16",
         "mean difference a step",
         "noise",
     ]
     lines = []
     for (variant, checkpointing, settings), curve in reversed(firsts.items()):
         eager = [c for key, c in firsts.items() if key[:2] == ("eager", checkpointing)]
-        base = firsts.get(("eager", checkpointing, settings)) or (eager[-1] if eager else None)
+        base = firsts.get((variant, checkpointing, _without_products(settings))) if "products" in settings else None
+        base = base or firsts.get(("eager", checkpointing, settings)) or (eager[-1] if eager else None)
         title = ", ".join(word for word in settings.split(", ") if word and not word.endswith(" steps"))
         again = [c for key, c in curves.items() if key[:3] == (variant, checkpointing, settings)][1:]
         noise = max((_apart(curve, other) for other in again), default=None)
@@ -243,6 +245,11 @@ def loss_curves(losses: list[Row]) -> dict[tuple[str, str, str, str], list[float
         key = (row["variant"], row["checkpointing"], row["settings"], row["repeat"])
         curves.setdefault(key, []).append(float(row["loss"]))
     return curves
+
+
+def _without_products(settings: str) -> str:
+    """Words of a row's settings without those of 8-bit products."""
+    return ", ".join(word for word in settings.split(", ") if "products" not in word and word not in PRODUCTS)
 
 
 def _apart(one: Sequence[float], other: Sequence[float]) -> float:

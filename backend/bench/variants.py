@@ -95,15 +95,7 @@ VARIANTS: dict[str, Variant] = {
             compile="blocks",
             dynamic="false",
             limit=8,
-            about="compile without static tokens, with torch's own recompile limit of 8",
-        ),
-        Variant(
-            "limit:3",
-            "off",
-            compile="blocks",
-            dynamic="false",
-            limit=3,
-            about="the same with a recompile limit of 3: it is hit, and further shapes run eagerly",
+            about="compile without static tokens: the recompile limit is hit, the rest is eager",
         ),
     )
 }

@@ -38,8 +38,6 @@ def measure(spec: Spec) -> dict[str, Any]:
         from backend.bench.profile import compile_parts, written
         from backend.bench.work import DTYPES, Stream, build, frozen_shapes, optimizer_for, swap_of
         from backend.compile.cuda_graphs.recording import record
-        from backend.compile.device_syncs import counted_syncs
-        from backend.compile.dynamo_counters import limit_hits
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing
 
@@ -86,17 +84,28 @@ def measure(spec: Spec) -> dict[str, Any]:
     }
     if spec.gated:
         row |= dict.fromkeys(_OF_A_PROCESS_ALONE)
+    return row | _afterwards(spec, stream, step, device, len(times), row)
+
+
+def _afterwards(
+    spec: Spec, stream: Any, step: Step, device: Any, begin: int, row: Mapping[str, Any]
+) -> dict[str, float | int | str]:
+    """Columns of what follows the timed steps, from step number `begin` on: profile, synchronisations, validation."""
+    from backend.compile.device_syncs import counted_syncs
+    from backend.compile.dynamo_counters import limit_hits
+
+    more: dict[str, float | int | str] = {}
     if spec.profile:
-        row["profile_ms"] = _profile(spec, stream, step, device.type == "cuda", len(times), row["s_per_step"])
+        more["profile_ms"] = _profile(spec, stream, step, device.type == "cuda", begin, row["s_per_step"])
     with counted_syncs(device) as syncs:
-        step(stream.batch(len(times)))
-    row["syncs"] = syncs.count
+        step(stream.batch(begin))
+    more["syncs"] = syncs.count
     if spec.validate:
         before = limit_hits()
-        row["validation_loss"] = _validate(stream, step.forward)
+        more["validation_loss"] = _validate(stream, step.forward)
         # without gradients each shape asks for one graph more
-        row["limit_hits"] += limit_hits() - before
-    return row
+        more["limit_hits"] = row["limit_hits"] + limit_hits() - before
+    return more
 
 
 def _warmed_compiler(spec: Spec, kind: Variant, device: str) -> Callable[[], None]:

@@ -5,13 +5,19 @@ All of it comes otherwise at the first compiled step, also of a warm start that 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import threading
 import time
 from collections.abc import Callable
 
+from backend.compile.torch_config import set_for_all_threads
+
 log = logging.getLogger(__name__)
+
+_IDLE_SECONDS = 600
+"""Torch ends idle workers after one minute, in which few models are loaded. They share most of their memory."""
 
 
 class CompilerWarmUp:
@@ -24,7 +30,8 @@ class CompilerWarmUp:
     def __init__(self, device: str) -> None:
         self.seconds: float | None = None
         self._device = device
-        self._thread = threading.Thread(target=self._work, name="compiler warm-up", daemon=True)
+        # No daemon: a process that ends early ends after it, not in the middle of an import.
+        self._thread = threading.Thread(target=self._work, name="compiler warm-up")
 
     def start(self) -> CompilerWarmUp:
         """Begin; returns itself."""
@@ -56,7 +63,10 @@ def _try(part: Callable[[], object]) -> None:
 
 
 def _workers() -> None:
-    """Start the processes that compile kernels: each imports torch first. They live until this one ends."""
+    """Start the processes that compile kernels, which import torch first; they end when they have nothing to do."""
+    config = importlib.import_module("torch._inductor.config")
+    with contextlib.suppress(AttributeError):  # an earlier torch never ends them
+        set_for_all_threads(config, "quiesce_async_compile_time", _IDLE_SECONDS)
     compile_module = importlib.import_module("torch._inductor.async_compile")
     compile_module.AsyncCompile.warm_pool()
     compile_module.AsyncCompile.wakeup()

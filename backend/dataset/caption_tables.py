@@ -24,12 +24,16 @@ _PARQUET_STEMS = ("metadata", "train", "captions")
 def findings(gathered: ScanState) -> list[Finding]:
     """What came of the caption tables in the chosen folders: those that are used, those that are not."""
     result = []
+    severity: Literal["note", "warning", "error"]
     for table, count in sorted(gathered.used_tables.items()):
         text = f"{Path(table).name}: {count_of(count, 'image')} with a caption from this table"
         result.append(Finding("caption_table", "note", text, "", (table,), "dataset.caption_extension"))
+    asked = {str(spec.metadata) for spec in gathered.folders}
     for table, why in sorted(gathered.broken_tables.items()):
         text, remedy = f"The caption table {Path(table).name} can't be read: {why}", "Correct it, or remove it."
-        result.append(Finding("broken_table", "warning", text, remedy, (table,), "dataset.folders"))
+        # one that lies in the folder may be another program's
+        severity = "error" if table in asked else "warning"
+        result.append(Finding("broken_table", severity, text, remedy, (table,), "dataset.folders"))
     # A .json of a picture's own name is that picture's metadata, one of thousands perhaps.
     own = {os.path.splitext(picture.path)[0] for picture in gathered.found}
     known = {*gathered.used_tables, *gathered.broken_tables}
@@ -43,8 +47,8 @@ def findings(gathered: ScanState) -> list[Finding]:
         if any(Path(table).suffix.lower() in ENDINGS for table in unused):
             remedy += " A .jsonl file that names images elsewhere is read where it is chosen in place of its folder."
         text = f"{names}: {kind} that names no image without a caption here, or is of a kind that is not read"
-        severity: Literal["note", "warning"] = "warning" if missing else "note"
         remedy = remedy if missing else ""
+        severity = "warning" if missing else "note"
         result.append(Finding("unused_table", severity, text, remedy, tuple(unused), "dataset.caption_extension"))
     return result
 

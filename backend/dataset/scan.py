@@ -141,7 +141,8 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
     for index, folder in enumerate(cfg.validation.validation_folders):
         setting = f"validation.validation_folders[{index}].path"
         spec = FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)
-        result = look([replace(spec, alpha_mask=cfg.masks.alpha_mask)])
+        mask = None if folder.mask_path is None else resolve(folder.mask_path)
+        result = look([replace(spec, mask=mask, alpha_mask=cfg.masks.alpha_mask)])
         # Repeats weigh training; a measurement sees each picture once.
         once = tuple(replace(item, repeats=1) for item in result.items)
         findings = (*trained_too(train, once, folder.name, setting), *result.findings)

@@ -60,6 +60,15 @@ def finished(
     return plain, tuple(whole), trigger
 
 
+def bare(caption: str, spec: FolderSpec, trigger: str | None) -> str:
+    """A plain caption as `finished` made it, without the trigger word, prefix and suffix that it got."""
+    trigger = (None if spec.is_reg else spec.trigger_word or trigger) or ""
+    text = "" if caption == trigger.strip() else caption.removeprefix(f"{trigger.strip()}, ")
+    if text == " ".join(part for part in (spec.prefix, spec.suffix) if part):
+        return ""
+    return text.removeprefix(f"{spec.prefix or ''} ").removesuffix(f" {spec.suffix or ''}").strip()
+
+
 def _read_files(gathered: ScanState, picture: ScannedPicture) -> None:
     texts: list[str] = []
     for path in picture.caption_files:

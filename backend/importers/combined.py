@@ -9,7 +9,7 @@ from backend.config.schema import by_path
 from backend.families.table import lacking
 from backend.importers import tables
 from backend.importers.common_reasons import DENOISER_TRAINED, TEXT_ENCODERS_FROZEN
-from backend.importers.family import Found, family_of
+from backend.importers.family import FamilyGuess, family_of
 from backend.importers.network import WHOLE, read_network
 from backend.importers.notes import Note
 from backend.importers.values import is_off, number
@@ -17,7 +17,7 @@ from backend.importers.work import Work
 
 _TELLING = (
     "sdxl", "sdxl_checkbox", "flux1_checkbox", "sd3_checkbox", "anima_checkbox", "lumina_checkbox",
-    "hunyuan_image_checkbox", "v2", "edit", "edit_plus", "model_version", "task", "LoRA_type", "network_module",
+    "hunyuan_image_checkbox", "v2", "edit", "edit_plus", "f1", "model_version", "task", "LoRA_type", "network_module",
     "base_model_version",
 )  # fmt: skip
 """Names that tell the family."""
@@ -55,7 +55,7 @@ def take_family(work: Work, family: str | None, key: str, guessed: str = "") -> 
 
 def read_family(work: Work) -> None:
     """The model family and the kind of network, and a word for each name that tells of them."""
-    model: Found = family_of(work.kind, work.values)
+    model: FamilyGuess = family_of(work.kind, work.values)
     key = next((k for k in _FAMILY_NAMES if work.values.get(k)), "model family")
     if work.wanted and (model.family is None or model.guessed):
         take_family(work, work.wanted, "--family")

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -26,30 +26,15 @@ from backend.base.problems import Problem
 from backend.dataset.augmentation import recoloured
 from backend.dataset.buckets import Fit
 from backend.dataset.clips import BadClip, hash_of, read_frames
-from backend.dataset.controls import sample_items
 from backend.dataset.decode_budget import BUDGET
 from backend.dataset.images import BadImage, cut, open_image, read_picture
 from backend.dataset.items import Item, Window
-from backend.dataset.references import Cut
 from backend.dataset.scan_cache import Stamp
 from backend.latents.store import LatentCache, TextCache
-from backend.plan.mode_plan import fitting_size
+from backend.latents.wanted import Words
 
 if TYPE_CHECKING:
-    from backend.config.schema import Config
-    from backend.plan.plan import Plan
-
-__all__ = [
-    "LatentCache",
-    "TextCache",
-    "build_latents",
-    "build_text",
-    "encode_picture",
-    "encode_words",
-    "pixels_of",
-    "wanted_latents",
-    "wanted_text",
-]
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -83,63 +68,6 @@ class SeeingEncoders(Encoders, Protocol):
     def encode_with_pictures(
         self, caption: str, pictures: Sequence[Image.Image], text_length: int
     ) -> dict[str, Tensor]: ...
-
-
-class Words(NamedTuple):
-    """Something to encode: a caption at a text length in tokens, and the pictures that it is read with."""
-
-    caption: str
-    length: int
-    controls: tuple[Cut, ...] = ()
-
-
-def wanted_latents(plan: Plan) -> list[Cut]:
-    """Every picture of training and validation with its bucket, all versions of those that are trained, and their
-    control pictures."""
-    plain = set(plan.measured)
-    pairs = [
-        (item, each)
-        for number, (item, fit) in enumerate(zip(plan.items, plan.fits, strict=True))
-        # what is measured is measured as it is
-        for each in dict.fromkeys([*([fit] if number in plain else []), *plan.images.fits(item, fit)])
-    ]
-    pairs += _pictures(plan)[len(plan.items) :]
-    return pairs + [cut for item, fit in pairs for cut in plan.references.cuts(item.controls, fit.bucket.size)]
-
-
-def _pictures(plan: Plan) -> list[Cut]:
-    sets = [(plan.items, plan.fits)]
-    sets += [(items, plan.validation_fits[name]) for name, items in plan.validation.items()]
-    return [pair for items, fits in sets for pair in zip(items, fits, strict=True)]
-
-
-def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
-    """All that the run needs encoded, once each: captions, the empty one, prompts and negatives.
-
-    Where captions are read with their control pictures, the empty one is only wanted if captions are dropped.
-    """
-    reads, length = plan.text.reads_control, plan.text_length
-    plain = {plan.items[number] for number in plan.measured}
-    trained = set(plan.items)
-    captions = [
-        (caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
-        for item, fit in _pictures(plan)
-        # what is measured has its plain caption
-        for caption in [
-            *([item.caption] if item in plain or item not in trained else []),
-            *(plan.captions.captions(item) if item in trained else []),
-        ]
-    ]
-    wanted = [Words("", length)] if not reads else []
-    if reads and plan.drops_captions:
-        wanted += [Words("", length, controls) for _, controls in captions]
-    wanted += [Words(caption, length, controls) for caption, controls in captions]
-    for number, prompt in enumerate(cfg.sampling.prompts):
-        length = plan.text.asked(prompt.text_length)
-        size = fitting_size(prompt.width, prompt.height, plan.geometry)
-        controls = plan.references.cuts(sample_items(prompt, number), size, read=True) if reads else ()
-        wanted += [Words(prompt.prompt, length, controls), Words(prompt.negative_prompt, length, controls)]
-    return list(dict.fromkeys(wanted))
 
 
 def build_latents(

@@ -207,7 +207,9 @@ class Loader:
         encoded = self._with_controls(encoded, item.controls, fit.bucket.size)
         if self._conditions is None:
             return encoded
-        crop = (fit.box[0] * fit.scale, fit.box[1] * fit.scale)
+        # of a mirrored picture, from the edge that is left then
+        left = item.width - fit.box[2] if fit.flip else fit.box[0]
+        crop = (left * fit.scale, fit.box[1] * fit.scale)
         sizes = self._conditions((item.width, item.height), crop, (fit.bucket.width, fit.bucket.height))
         return {**encoded, **sizes}
 

@@ -58,7 +58,11 @@ class MaskCache(TensorCache):
             except ValueError as error:
                 problems.append(Problem("dataset.folders", None, str(error), "Export the mask again, or remove it."))
         if not self.rule.unmasked_weight and not problems:
-            problems += [_empty(item) for path, (item, _) in by_file.items() if not self.read(path)["mask"].any()]
+            # a crop at random may miss what the mask shows, as long as another one has it
+            seen = {item for path, (item, _) in by_file.items() if self.read(path)["mask"].any()}
+            problems += [
+                _empty(item) for item in dict.fromkeys(item for item, _ in by_file.values()) if item not in seen
+            ]
         if problems:
             raise Refused.of(problems)
         return len(missing)

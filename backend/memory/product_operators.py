@@ -7,6 +7,7 @@ own operations, exact for sums of int8. They have no gradients: who calls them c
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +31,13 @@ def _register(name: str, schema: str, compute: Callable[..., Any], fake: Callabl
     return getattr(torch.ops.monotile, name)
 
 
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
 def _has_kernels(tensor: Tensor) -> bool:
-    return tensor.is_cuda and importlib.util.find_spec("triton") is not None
+    return tensor.is_cuda and _has_triton()
 
 
 def _product(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor | None, dtype: torch.dtype) -> Tensor:

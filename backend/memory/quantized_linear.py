@@ -7,6 +7,8 @@ work on the same storage.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch import Tensor, nn
 
@@ -89,3 +91,14 @@ def quantize_layer(
     parent, _, leaf = path.rpartition(".")
     setattr(model.get_submodule(parent), leaf, layer)
     return layer
+
+
+def products_words(model: nn.Module) -> str:
+    """How the quantised layers of `model` multiply, in words for a log."""
+    layers = [layer for layer in model.modules() if isinstance(layer, QuantizedLinear)]
+    ways = Counter((layer.kind, layer.kernels) for layer in layers if layer.way != Way())
+    words = [f"{count} {kind} (forward {kernels[0]}, backward {kernels[1]})" for (kind, kernels), count in ways.items()]
+    copies = sum(layer.copy.nbytes for layer in layers if layer.copy is not None)
+    rest = len(layers) - sum(ways.values())
+    text = f"8-bit products: {', '.join(words) or 'none'}; dequantised: {rest}"
+    return text + (f"; transposed copies of {copies / 1e9:.2f} GB" if copies else "")

@@ -24,7 +24,8 @@ def masks(cfg: Config, plan: Plan) -> Iterable[Finding]:
         return
     rule = cfg.masks
     has = "has a mask" if count == 1 else "have a mask"
-    text = f"{count_of(count, 'image')} {has}: what is outside counts {rule.unmasked_weight:g} times"
+    outside = f"counts {rule.unmasked_weight:g} times" if rule.unmasked_weight else "does not count"
+    text = f"{count_of(count, 'image')} {has}: what is outside {outside}"
     if rule.unmasked_probability:
         text += f", and {rule.unmasked_probability:.0%} of the time all of it".replace("%", " %")
     whole = "the mean over what counts, so that large and small masks weigh the same"
@@ -36,9 +37,13 @@ def masks(cfg: Config, plan: Plan) -> Iterable[Finding]:
 
 def variants(plan: Plan) -> Iterable[Finding]:
     """The versions of images that are encoded."""
-    counts = [len(plan.images.fits(item, fit)) for item, fit in zip(plan.items, plan.fits, strict=True)]
+    counts = [plan.images.count(item, fit) for item, fit in zip(plan.items, plan.fits, strict=True)]
     if all(count == 1 for count in counts):
         return
+    if plan.images.random_crop or plan.images.color_jitter:
+        # what is measured is encoded as it is, too
+        for number in plan.measured:
+            counts[number] += counts[number] > 1
     geometry = plan.geometry
     cells = [fit.bucket.tokens * geometry.patch**2 for fit in plan.fits]
     size = sum(c * n for c, n in zip(cells, counts, strict=True)) * geometry.latent_channels * _FLOAT32

@@ -152,7 +152,7 @@ class Flex(Route):
     name, detail = "flex", "flex attention"
 
     def prepare(self, runs: ValidSpans, device: torch.device) -> Any:
-        return padding.block_mask(runs, device)
+        return padding.span_mask(runs, device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
         if mask is None and not self._runs_unpadded(q, k):
@@ -160,7 +160,7 @@ class Flex(Route):
         run = flex_attention
         if q.is_cuda and not torch.compiler.is_compiling():
             run = _compiled_flex()
-        out = run(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), block_mask=mask)
+        out = run(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), block_mask=mask and mask.block_mask)
         return out.transpose(1, 2)
 
     def _runs_unpadded(self, q: Tensor, k: Tensor) -> bool:

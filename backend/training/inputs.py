@@ -16,8 +16,9 @@ from backend.dataset.controls import sample_items
 from backend.dataset.items import DatasetScan, Item
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts, Geometry
-from backend.latents.cache import LatentCache, TextCache, Words, wanted_latents, wanted_text
 from backend.latents.masks import MaskCache
+from backend.latents.store import LatentCache, TextCache
+from backend.latents.wanted import Words, wanted_latents, wanted_text
 from backend.lora.comfyui_keys import LayerNames
 from backend.models.common.base_weights import BaseWeights
 from backend.models.common.load_options import LoadOptions

@@ -12,22 +12,19 @@ import torch
 
 from backend.bench import __main__ as bench
 from backend.bench import profile, report, work
-from backend.bench.groups import groups
 from backend.bench.processes import Worker
 from backend.bench.random_part import RandomPart
-from backend.bench.record import COLUMNS, Record, read_losses
+from backend.bench.record import Record, read_losses
 from backend.bench.sizes import SIZES
 from backend.bench.step import Step
 from backend.bench.table import render
-from backend.bench.variants import OPTIONS, VARIANTS, Spec
+from backend.bench.variants import VARIANTS, Spec
 from backend.bench.work import Stream, buckets_of, build
 from backend.bench.worker import _notes, answer_of, measure
 from backend.compile.cuda_graphs.recording import record
 from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import Telemetry
 from backend.families.table import FAMILIES
-from backend.lora.fused_layers import is_fused
-from backend.memory.activation_offload import ActivationOffload
 from backend.memory.allocators import use_expandable_segments
 from backend.models.common.load_options import LoadOptions
 from backend.shapes.shape_runtime import ShapeRuntime
@@ -214,32 +211,6 @@ def test_buckets_are_the_seeds_seventeen() -> None:
     assert len(exact) <= 2
 
 
-def test_protocol_of_seed000_has_its_settings() -> None:
-    options = bench._parser().parse_args(["--protocol", "seed000", "--size", "flux"])
-    specs = bench.specs_of(options)
-    assert [spec.variant for spec in specs][:5] == ["eager", "fallback", "limit:3", "static:flash2", "static:fa4"]
-    assert {(s.rank, s.learning_rate, s.batch, s.seed, s.checkpointing) for s in specs} == {(32, 5e-5, 2, 42, True)}
-    assert all(spec.steps + 17 == 182 and spec.validate for spec in specs)
-    rows = [dict.fromkeys(COLUMNS, "") | {"variant": s.variant, "ok": "1", "total_s": "671"} for s in specs]
-    table = render(rows, "seed000")
-    assert "| total time | 11:11 |" in table and "compile, static tokens, FlashAttention 4" in table
-    options = bench._parser().parse_args(["--protocol", "seed000", "--variants", "eager, static:flash2"])
-    assert bench.specs_of(options) == [specs[0], specs[3]]
-    options.variants = "dynamic"
-    with pytest.raises(ValueError, match="--variants has dynamic; the protocol seed000 has eager, fallback"):
-        bench.specs_of(options)
-
-
-def test_the_row_beyond_the_recompile_limit_hits_it() -> None:
-    torch._dynamo.reset()
-    spec = Spec("limit:3", size="tiny", steps=1, backend="eager", validate=True)
-    row = measure(spec)
-    # three token counts are trained with three graphs a class; the same without gradients find no room
-    assert row["limit_hits"] > 0 and row["graphs"] == row["planned_graphs"] == 2 * 3
-    torch._dynamo.reset()
-    assert row["losses"] == pytest.approx(measure(replace(spec, variant="eager"))["losses"], rel=1e-4)
-
-
 def test_a_command_measures_here_and_never_shows_a_published_record_as_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,64 +243,6 @@ def test_wrong_names_are_refused(command: list[str], words: str, capsys: pytest.
     with pytest.raises(SystemExit):
         bench.main(command)
     assert words in capsys.readouterr().err
-
-
-def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) -> None:
-    """So that a row measured with another option is never taken for one that is there already."""
-    record = Record.open(tmp_path / "r", "compile", [])
-    record.add(Spec("eager"), 0, answer(0.2))
-    other = {"layers": (2, 2), "captions": (64, 128), "memory_budget": 0.5, "lora_dtype": "bf16", "autocast": False}
-    flags = ["--layers", "2,2", "--captions", "64,128", "--memory-budget", "0.5", "--lora-dtype", "bf16"]
-    flags += ["--autocast", "off", "--fused-lora", "--rank", "8", "--batch", "2", "--steps", "200", "--seed", "1"]
-    flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
-    flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
-    flags += ["--base-quantization", "fp8", "--base-compute", "int8", "--base-products", "fast"]
-    flags += ["--full", "adafactor", "--warm-up", "off"]
-    options = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
-    # which models of pictures refuse
-    options = replace(options, clips="832x480x49")
-    assert all(getattr(options, name) == value for name, value in other.items())
-    for name in OPTIONS:
-        changed = replace(Spec("eager"), **{name: getattr(options, name)})
-        assert getattr(options, name) != OPTIONS[name].default, name
-        assert record.has(Spec("eager"), 0) and not record.has(changed, 0), name
-        record.add(changed, 0, answer(0.1))
-        assert record.has(changed, 0), name
-    assert len(groups(record.rows)) == 1 + len(OPTIONS) == len(groups(Record.open(tmp_path / "r", "compile", []).rows))
-    named = {group.name() for group in groups(record.rows)}
-    assert {"eager", "eager (captions 64, 128)", "eager (memory budget 0.5)", "eager (layers 2, 2)"} <= named
-    usual = bench._parser().parse_args(["--layers", "4,8", "--variants", "eager", "--checkpointing", "on"])
-    assert bench.specs_of(usual) == [Spec("eager")]
-
-
-def test_products_are_measured_side_by_side() -> None:
-    flags = ["--variants", "eager", "--checkpointing", "on", "--products"]
-    specs = bench.specs_of(bench._parser().parse_args([*flags, "bf16, fp8:fast,int8"]))
-    assert [(spec.base_compute, spec.base_products) for spec in specs] == [
-        ("bf16", "small"), ("fp8", "fast"), ("int8", "small"),
-    ]  # fmt: skip
-    assert len({bench._short(spec) for spec in specs}) == 3, "each has a compile cache of its own"
-    for wrong in ("nf4", "fp8:faster", "bf16:fast"):
-        with pytest.raises(ValueError, match=wrong):
-            bench.specs_of(bench._parser().parse_args([*flags, wrong]))
-
-
-def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:
-    options = bench._parser().parse_args(
-        ["--size", "tiny", "--variants", "eager", "--checkpointing", "on,off,offload, selective", "--fused-lora"]
-    )
-    specs = bench.specs_of(options)
-    assert [(s.checkpointing, s.checkpointing_kind) for s in specs] == [
-        (True, ""),
-        (False, ""),
-        (True, "offload"),
-        (True, "selective"),
-    ]
-    model, lora = build(specs[2], torch.device("cpu"))
-    assert isinstance(model._gradient_checkpointing_func, ActivationOffload)
-    assert all(is_fused(layer) for layer in lora.layers.values())
-    rows = [dict.fromkeys(COLUMNS, "") | {"checkpointing_kind": s.checkpointing_kind} for s in specs]
-    assert len(groups(rows)) == 3 and groups(rows)[1].settings() == "checkpointing offload"
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,6 @@ CLAIMS = {
     "docs/settings.md": (
         "a step took {linear_off} ms with off ({linear_off_graphs} graphs) and {linear_on} ms with on "
         "({linear_on_graphs} graphs",
-        "bf16 {bf16} ms, fp8 {fp8}, int8 {int8})",
         "0.1 lowered {fa4_gb} GB to {budget_1_gb} GB for a fifth more time, and 0 to {budget_0_gb} GB",
     ),
     "docs/tried.md": (

@@ -80,8 +80,6 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--scenes names x; there are regional" in capsys.readouterr().err
     assert inference.main(["--size", "tiny-flux", "--starts", "eager,warm", *line]) == inference.WRONG_INPUT
     assert "write --starts cold,warm" in capsys.readouterr().err
-    assert inference.main(["--size", "tiny-wan", *line]) == inference.WRONG_INPUT
-    assert "model of clips" in capsys.readouterr().err
 
 
 def test_the_table_compares_compiled_with_eager(tmp_path: Path) -> None:
@@ -109,6 +107,7 @@ def test_the_table_compares_compiled_with_eager(tmp_path: Path) -> None:
 
 def test_a_row_that_had_no_end_counts_where_no_more_time_is_given(tmp_path: Path) -> None:
     line = ["--size", "tiny-flux", "--work", str(tmp_path), "--longest-s"]
+    # the rows of before have no column of frames
     like = inference._likeness(inference._parser().parse_args([*line, "1"]))
     add_row(tmp_path, {"scene": "whole", "start": "cold", "error": "no end within 90 s", "process_s": 90.0, **like})
     for seconds, missing in (("90", []), ("91", [("whole", "cold")])):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from backend.bench import report
 from backend.bench.groups import groups
+from backend.bench.products_table import products_table
 from backend.bench.record import Record, read_losses
 from backend.bench.table import loss_table, render, shared
 from backend.bench.variants import Spec
@@ -107,3 +108,26 @@ def test_recorded_passes_are_held_against_eager_kernel_by_kernel(tmp_path: Path)
     text = render(record.rows, "compile")
     assert next(line for line in text.splitlines() if line.startswith("| eager (CUDA")).split("|")[4].strip() == "5.00"
     assert "dynamic is 100 % faster than eager (250.0 and 500.0 ms a step)" in text
+
+
+def test_8_bit_products_are_compared_with_bf16_of_the_same_variant() -> None:
+    work = {"checkpointing": "1", "repeat": "0"}
+    losses = {"": 2.0, "fp8 products, fast": 2.01, "fp8 products": 1.99}
+    rows = [
+        {"variant": "static:fa4", "settings": settings, "step": str(step), "loss": str(loss), **work}
+        for settings, loss in losses.items()
+        for step in range(120)
+    ]
+    lines = {line.split(" | ")[0].strip("| "): line for line in loss_table(rows).splitlines()}
+    assert "+0.500 %" in lines["static:fa4 (fp8 products, fast)"] and "-0.500 %" in lines["static:fa4 (fp8 products)"]
+
+
+def test_products_are_compared_with_bf16_beside_them(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "flux-products", "compile", [])
+    for spec, seconds in (
+        (Spec("static:fa4"), 0.1), (Spec("static:fa4", base_compute="fp8", base_products="fast"), 0.08),
+    ):  # fmt: skip
+        record.add(spec, 0, answer(seconds))
+    lines = [line.split(" | ") for line in products_table(groups(record.rows), ["size"]).splitlines() if "fa4" in line]
+    assert [line[3] for line in lines] == ["1.00", "1.25"] and "fp8 products, fast" in lines[1][0]
+    assert products_table(groups(record.rows[:1]), []) == ""

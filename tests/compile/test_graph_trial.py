@@ -47,23 +47,23 @@ class TestAuto:
         assert recorder.failed == "10.3 GB of the GPU's memory must be free for it, and 9.0 GB are"
 
     def test_records_where_a_pass_is_launching(self, device: str) -> None:
-        model, told = model_on(device), []
-        recorder = record(model, told.append, Trial())
+        model, messages = model_on(device), []
+        recorder = record(model, messages.append, Trial())
         if device == "cpu":
             recorder.trial.pays = lambda gain: gain < 1 and Trial.pays(recorder.trial, 0.5)
         losses(model, turns(device))
         assert "of a forward and backward pass" in recorder.trial.words and recorder.seconds > 0
         assert not recorder.trial.against and len(recorder.recordings) == 2, recorder.trial.words
-        assert len(told) == 3 and recorder.plain_seconds > 0 < recorder.replay_seconds
+        assert len(messages) == 3 and recorder.plain_seconds > 0 < recorder.replay_seconds
 
     def test_leaves_a_card_that_does_not_wait_alone(self, card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = iter([0.0, 2.0, 10.0] * 3)
         monkeypatch.setattr("backend.compile.cuda_graphs.graph_trial.time.perf_counter", lambda: next(clock, 0.0))
-        trial, told = Trial(), []
+        trial, messages = Trial(), []
         assert [trial(lambda: 3) for _ in range(2)] == [3, 3] and not trial.decided
         trial(lambda: 3)
         assert trial.against == "the GPU does not wait for the processor: launching takes 20% of a forward pass"
-        recorder = record(nn.Linear(2, 1), told.append, trial)
+        recorder = record(nn.Linear(2, 1), messages.append, trial)
         for _ in range(3):
             recorder(lambda x: x * 2, torch.ones(2))
         assert not recorder.recordings and not recorder.made
@@ -84,10 +84,10 @@ class TestAuto:
         assert len(recorder.recordings) == 2 and next(gains) == 0.0
 
     def test_a_recording_that_does_not_pay_gives_its_memory_back(self, card: Card) -> None:
-        model, plain, told = model_on("cpu"), model_on("cpu"), []
-        recorder = record(model, told.append, Trial())
+        model, plain, messages = model_on("cpu"), model_on("cpu"), []
+        recorder = record(model, messages.append, Trial())
         recorder.trial._shares[:] = [1.0, 1.0]
         recorder.trial.pays = lambda gain: Trial.pays(recorder.trial, 0.0)
         assert_same(losses(model, turns("cpu")), losses(plain, turns("cpu")))
         assert "hardly pays" in recorder.trial.against and not recorder.recordings and not recorder.made
-        assert told == [recorder] * 2 and not recorder.failed
+        assert messages == [recorder] * 2 and not recorder.failed

@@ -318,8 +318,8 @@ def test_families_and_networks_that_are_not_here_are_said() -> None:
     )
     assert "LyCORIS" in next(note.why for note in converted.notes if note.key == "network kind")
     assert converted.loaded.config is not None and converted.loaded.config.model.family == "sd15"
-    untold = convert(read_raw(b'dit = "some.safetensors"\n'))
-    assert untold.loaded.config is not None and fates(untold)["model family"] == "near"
+    unnamed = convert(read_raw(b'dit = "some.safetensors"\n'))
+    assert unnamed.loaded.config is not None and fates(unnamed)["model family"] == "near"
     guessed = convert(read_raw(b"network_dim = 8\nclip_skip = 2\n"), family="anima").loaded.config
     assert guessed is not None and guessed.model.family == "anima"
     named = convert(read_raw(b'dit = "some.safetensors"\n'), family="qwen_image")

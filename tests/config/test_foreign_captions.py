@@ -103,8 +103,8 @@ def test_ai_toolkit() -> None:
         "masks.alpha_mask": True,
     })  # fmt: skip
     assert first(converted) == {"mask_path": "/m"}
-    (said,) = {note.why for note in converted.notes if note.key.endswith("shuffle_tokens") and note.why}
-    assert "folders differ" in said
+    (reason,) = {note.why for note in converted.notes if note.key.endswith("shuffle_tokens") and note.why}
+    assert "folders differ" in reason
 
 
 @pytest.mark.parametrize("outer", [True, False])

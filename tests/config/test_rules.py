@@ -14,8 +14,18 @@ from backend.config.schema import Config, get, with_values
 from backend.families.table import lacking
 from tests.tiny.clips import add_family
 from tests.tiny.kept_rules import KEPT
-from tests.tiny.rule_rows import BROKEN, WITHOUT_PACKAGES
-from tests.tiny.rule_values import COMPARED, FOLDERS, LONG_NAME, SDXL, TEXT_RATIO, TOO_LONG, UNPAIRED, Values
+from tests.tiny.rule_rows import BROKEN
+from tests.tiny.rule_values import (
+    COMPARED,
+    FOLDERS,
+    LONG_NAME,
+    SDXL,
+    TEXT_RATIO,
+    TOO_LONG,
+    UNPAIRED,
+    WITHOUT_PACKAGES,
+    Values,
+)
 
 
 @pytest.mark.parametrize(("values", "path", "word"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")

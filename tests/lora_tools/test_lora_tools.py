@@ -188,8 +188,8 @@ def test_loras_are_merged_into_one_exactly_or_to_a_rank(tiny_flux: Path, tmp_pat
 def test_an_average_is_of_files_of_one_run(tiny_flux: Path, tmp_path: Path) -> None:
     """Of a kind without a product the factors are averaged; what is not of one run is named."""
     paths = [write_lora(tmp_path / f"{n}.safetensors", tiny_flux, rank=2, kind="loha", seed=n) for n in (1, 2)]
-    code, said = run("average", *paths, "--out", tmp_path / "mean.safetensors")
-    assert code == 0 and "The average of 2 files." in said, said
+    code, text = run("average", *paths, "--out", tmp_path / "mean.safetensors")
+    assert code == 0 and "The average of 2 files." in text, text
     files = [safetensors.torch.load_file(path) for path in (*paths, tmp_path / "mean.safetensors")]
     for key, value in files[2].items():
         torch.testing.assert_close(value, (files[0][key] + files[1][key]) / 2)
@@ -201,8 +201,8 @@ def test_an_average_is_of_files_of_one_run(tiny_flux: Path, tmp_path: Path) -> N
     }
     for words, path in others.items():
         files_given = [paths[0], *([path] if path else [])]
-        code, said = run("average", *files_given, "--out", tmp_path / "none.safetensors")
-        assert code == 2 and words in said and not (tmp_path / "none.safetensors").exists(), said
+        code, text = run("average", *files_given, "--out", tmp_path / "none.safetensors")
+        assert code == 2 and words in text and not (tmp_path / "none.safetensors").exists(), text
 
 
 def test_resizing_keeps_what_it_says_under_the_same_keys(tiny_sdxl: Path, tmp_path: Path) -> None:

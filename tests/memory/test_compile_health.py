@@ -11,13 +11,13 @@ from tests.tiny.swapping import Training, sparse_lora
 
 def model(kind: str, compute: str, products: str) -> torch.nn.Module:
     """The tiny FLUX with a sparse LoRA, its frozen linear layers quantised."""
-    found = sparse_lora()
+    lora_model = sparse_lora()
     if kind != "none":
-        paths = quantized_layers(found)
+        paths = quantized_layers(lora_model)
         assert len(paths) > 20
         for path in paths:
-            quantize_layer(found, path, found.get_submodule(path).weight.detach(), kind, compute, products)
-    return found
+            quantize_layer(lora_model, path, lora_model.get_submodule(path).weight.detach(), kind, compute, products)
+    return lora_model
 
 
 @pytest.mark.parametrize(

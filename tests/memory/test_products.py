@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backend.memory import product_ways
+from backend.memory import product_probe, product_ways
 from backend.memory.product_operators import rotated_rows, scaled_product, turned_back
 from backend.memory.product_ways import WAYS, Way, way_of
 from backend.memory.quantized_formats import dequantize, quantize_rows
-from backend.memory.quantized_linear import QuantizedLinear, quantize_layer
+from backend.memory.quantized_linear import QuantizedLinear, products_words, quantize_layer
 from backend.memory.rotation import rotated, rotation
 from backend.plan.memory.weight_bytes import multiplied_in_8_bits, tensor_bytes
 
@@ -47,8 +47,8 @@ def test_each_way_is_the_product_of_the_rounded_numbers(kind: str, name: str, re
     out = layer(x)
     (grad,) = torch.autograd.grad(out, x, upstream)
     weight = dequantize(layer.weight, layer.scale, kind, torch.float64)
-    given = x.detach() if layer.turn is None else rotated(x.detach().float(), layer.turn)
-    numbers, rows = quantize_rows(given, kind)
+    rounded_input = x.detach() if layer.turn is None else rotated(x.detach().float(), layer.turn)
+    numbers, rows = quantize_rows(rounded_input, kind)
     wanted = (numbers.double() * rows.double()) @ weight.T
     assert error(out - real.bias.bfloat16(), wanted) < 0.006
     if layer.way.backward == "dequantised":
@@ -95,6 +95,24 @@ def test_a_copy_is_made_for_fast_alone_and_counted(real: nn.Linear, monkeypatch:
         assert fast.state_dict().keys() == small.state_dict().keys(), "the copy is made again from the weight"
         held = sum(t.nbytes for t in (fast.weight, fast.scale, fast.copy))
         assert held == tensor_bytes("blocks.0.a.weight", (192, 256), kind, 2, copies=True)
+
+
+def test_what_was_chosen_is_told(real: nn.Linear) -> None:
+    model = nn.ModuleList([layer_of("fp8", "fast", real), QuantizedLinear(real.weight, "fp8")])
+    words = products_words(model)
+    assert "1 fp8 (forward scaled, backward scaled); dequantised: 1; transposed copies" in words
+    assert "none; dequantised: 1" in products_words(model[1])
+
+
+@pytest.mark.parametrize(("scaled", "rowwise", "kernel"), [
+    (1.0, 0.9, "scaled"), (1.0, 0.5, "rowwise"), (None, 2.0, "rowwise"), (1.0, None, "scaled"), (None, None, "scaled"),
+])  # fmt: skip
+def test_the_probe_takes_the_other_kernel_where_it_is_clearly_faster_or_the_one_that_runs(
+    monkeypatch: pytest.MonkeyPatch, scaled: float | None, rowwise: float | None, kernel: str
+) -> None:
+    times = {"scaled": scaled, "rowwise": rowwise}
+    monkeypatch.setattr(product_probe, "_seconds", lambda name, device: times[name])
+    assert product_probe.fp8_kernel.__wrapped__(torch.device("cuda")) == kernel
 
 
 @pytest.mark.parametrize(("name", "shape", "gains"), [
@@ -193,8 +211,8 @@ def test_on_a_gpu_rotations_give_what_the_cpu_gives(columns: int) -> None:
     assert (on_gpu[0] != numbers).float().mean() < 0.01
     back = turned_back(numbers, scale.flatten(), turn, torch.bfloat16)
     assert error(back, x) < 0.02
-    given = [t.cuda() for t in (numbers, scale.flatten(), turn)]
-    assert error(turned_back(*given, torch.bfloat16).cpu(), back) < 1e-3
+    arguments = [t.cuda() for t in (numbers, scale.flatten(), turn)]
+    assert error(turned_back(*arguments, torch.bfloat16).cpu(), back) < 1e-3
 
 
 @pytest.mark.gpu

@@ -152,9 +152,9 @@ def test_a_folder_of_stable_diffusion_becomes_a_whole_checkpoint(name: str, tmp_
     theirs |= originals.behind("first_stage_model.", originals.ldm_vae(vae.state_dict()))
     plain = dict(theirs)
     theirs |= in_checkpoint(name, texts)
-    found = safetensors.torch.load_file(path)
+    tensors = safetensors.torch.load_file(path)
     # a number that nothing reads
-    assert equal(found, {each: value for each, value in theirs.items() if not each.endswith("logit_scale")})
+    assert equal(tensors, {each: value for each, value in theirs.items() if not each.endswith("logit_scale")})
     again = AutoencoderKL.from_single_file(
         str(path), config=str(tmp_path), subfolder="vae", local_files_only=True, torch_dtype=torch.float32
     )

@@ -223,10 +223,10 @@ def test_class_images_that_a_folder_lacks_are_drawn_and_counted(tiny_flux: Path,
     files[1].unlink()
     (line,) = [finding for finding in plan_for(cfg, scan_dataset(cfg)).findings if finding.kind == "class_images"]
     assert line.text.endswith("reg has 2 of 3 class images")
-    told = draw()
+    message = draw()
     assert (
-        len(told) == 1
-        and "class-00001.png  base model, seed " in told[0]
+        len(message) == 1
+        and "class-00001.png  base model, seed " in message[0]
         and Image.open(files[1]).tobytes() == pixels[1]
     )
     files[1].rename(files[1].with_name("own.png"))

@@ -81,6 +81,6 @@ def test_a_class_of_shapes_fits_a_small_card() -> None:
 
 
 def test_what_cannot_be_had_is_told_by_route() -> None:
-    found, left_out = candidates(CPU, FORM)
-    assert list(found) == ["sdpa"] and set(left_out) == {"fa4", "varlen", "flash2", "flex", "fa3"}
+    routes, left_out = candidates(CPU, FORM)
+    assert list(routes) == ["sdpa"] and set(left_out) == {"fa4", "varlen", "flash2", "flex", "fa3"}
     assert "needs an NVIDIA GPU" in left_out["fa4"]

@@ -80,7 +80,7 @@ def planned_graphs_are_observed(
 
 
 def compiled_and_checkpointed_equal_eager(subject: Subject) -> None:
-    """Through the compiler's autograd, every way of checkpointing, three rows of mixed sizes."""
+    """Through the compiler's autograd, every way of checkpointing, three rows of mixed sizes; one graph a class."""
     batch = subject.make_batch(SIZES[:3], subject.lengths[:3])
     shapes = ShapeRuntime("static", 32, BUCKETS, subject.room, route_of("sink"))
     model, recorded = subject.model(), []
@@ -94,5 +94,9 @@ def compiled_and_checkpointed_equal_eager(subject: Subject) -> None:
         if offload is not None:
             offload.smallest = 0
         torch.testing.assert_close(subject.ours(model, batch, shapes), wanted, rtol=1e-6, atol=1e-7)
+    telemetry = Telemetry().start()
     compile_model(model, subject.lists(model), backend="aot_eager", fullgraph=True, dynamic="false", checkpointing=True)
     torch.testing.assert_close(subject.ours(model, batch, shapes), wanted, rtol=1e-5, atol=1e-6)
+    stats = telemetry.poll()
+    telemetry.stop()
+    assert (stats.graphs, stats.recompiles, stats.breaks) == (len(subject.classes), 0, 0), stats

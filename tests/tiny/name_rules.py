@@ -59,10 +59,10 @@ def a1111(published: Shapes, names: Iterable[str]) -> dict[str, str | None]:
     is replaced. Forge has ComfyUI's key map.
     """
     known = {f"diffusion_model_{path.replace('.', '_')}": path for path in modules(published)}
-    return {name: _found(known, name) for name in names}
+    return {name: _module_of(known, name) for name in names}
 
 
-def _found(known: Mapping[str, str], name: str) -> str | None:
+def _module_of(known: Mapping[str, str], name: str) -> str | None:
     return known.get(_compvis(name)) or known.get(name.replace("lora_unet", "diffusion_model"))
 
 

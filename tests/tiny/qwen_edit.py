@@ -41,11 +41,11 @@ def pipeline_of(base: Path, kind: type[DiffusionPipeline] = QwenImageEditPipelin
     pipeline.set_progress_bar_config(disable=True)
     plain = pipeline.text_encoder.forward
 
-    def told(input_ids: Tensor, **arguments: Any) -> Any:
+    def with_kinds(input_ids: Tensor, **arguments: Any) -> Any:
         kinds = torch.tensor(processor.create_mm_token_type_ids(input_ids.tolist()))
         return plain(input_ids=input_ids, mm_token_type_ids=kinds, **arguments)
 
-    pipeline.text_encoder.forward = told
+    pipeline.text_encoder.forward = with_kinds
     return pipeline
 
 

@@ -28,7 +28,7 @@ def turns(device: str, count: int = 8) -> list[Batch]:
 
 def losses(model: nn.Module, batches: list[Batch], sums: int = 1) -> Losses:
     """Loss and gradients of each batch, `sums` passes for each set of gradients. Each batch draws from its own seed."""
-    shapes, found = ShapeRuntime("off"), []
+    shapes, losses_seen = ShapeRuntime("off"), []
     trained = [p for p in model.parameters() if p.requires_grad]
     for number, batch in enumerate(batches):
         torch.manual_seed(number)
@@ -37,15 +37,15 @@ def losses(model: nn.Module, batches: list[Batch], sums: int = 1) -> Losses:
         loss = torch.stack([row.float().square().mean() for row in out]).mean()
         loss.backward()
         if (number + 1) % sums == 0:
-            found.append((float(loss), [torch.zeros(()) if p.grad is None else p.grad.clone() for p in trained]))
+            losses_seen.append((float(loss), [torch.zeros(()) if p.grad is None else p.grad.clone() for p in trained]))
             model.zero_grad(set_to_none=True)
         del out, loss
-    return found
+    return losses_seen
 
 
-def assert_same(found: Losses, wanted: Losses) -> None:
+def assert_same(actual: Losses, wanted: Losses) -> None:
     """On a card up to the order in which the flash kernel's backward pass adds, in bf16."""
-    for (loss, gradients), (wanted_loss, wanted_gradients) in zip(found, wanted, strict=True):
+    for (loss, gradients), (wanted_loss, wanted_gradients) in zip(actual, wanted, strict=True):
         assert loss == pytest.approx(wanted_loss, rel=1e-4)
         got, want = (torch.cat([g.flatten() for g in some]) for some in (gradients, wanted_gradients))
         assert (got - want).norm() <= (1e-2 if got.is_cuda else 0.0) * want.norm()

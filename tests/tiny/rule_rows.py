@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.tiny.caption_rule_rows import CAPTION_ROWS
 from tests.tiny.full_rule_rows import FULL_ROWS
 from tests.tiny.rule_values import (
     AVERAGED,
@@ -18,22 +19,10 @@ from tests.tiny.rule_values import (
     Values,
 )
 
-# (values, where the problem is shown, the package), where no optional package is installed
-WITHOUT_PACKAGES: list[tuple[Values, str, str]] = [
-    ({"memory.base_quantization": "nf4"}, "memory.base_quantization", "bitsandbytes"),
-    ({"memory.text_encoder_quantization": "nf4"}, "memory.text_encoder_quantization", "bitsandbytes"),
-    ({"optimizer.optimizer": "paged_lion8bit"}, "optimizer.optimizer", "bitsandbytes"),
-    ({"optimizer.optimizer": "came"}, "optimizer.optimizer", "pytorch_optimizer"),
-    ({"optimizer.optimizer": "pytorch_optimizer.SM3"}, "optimizer.optimizer", "pytorch_optimizer"),
-    ({"compile.attention": "flash2"}, "compile.attention", "flash_attn"),
-    ({"compile.attention": "fa3"}, "compile.attention", "flash_attn_interface"),
-    ({"compile.attention": "fa4"}, "compile.attention", "flash_attn.cute"),
-    ({"logging.tensorboard": True}, "logging.tensorboard", "tensorboard"),
-]
-
 # (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
 BROKEN: list[tuple[Values, str, str]] = [
     *FULL_ROWS,
+    *CAPTION_ROWS,
     *(
         ({**BOTH, **values}, f"saving.{name}", "takes one LoRA file")
         for name, values in (
@@ -181,42 +170,6 @@ BROKEN: list[tuple[Values, str, str]] = [
         "from its caption",
     ),
     ({"dataset.folders": [{"path": "a", "is_reg": True}]}, "dataset.folders", "nothing to learn"),
-    (
-        {"dataset.folders": [{"path": "b"}, {"path": "a", "is_reg": True, "trigger_word": "x"}]},
-        "dataset.folders[1].trigger_word",
-        "no effect",
-    ),
-    ({"captions.keep_tokens": 1}, "captions.keep_tokens", "neither shuffled nor dropped"),
-    ({"masks.unmasked_weight": 0.1}, "masks.unmasked_weight", "no folder has masks"),
-    ({"masks.unmasked_probability": 0.1}, "masks.unmasked_probability", "no folder has masks"),
-    ({"masks.normalize_masked_area_loss": False}, "masks.normalize_masked_area_loss", "no folder has masks"),
-    ({"masks.unmasked_weight": 1.0, "masks.alpha_mask": True}, "masks.unmasked_weight", "masks have no effect"),
-    *(
-        (
-            {
-                f"augmentation.{name}": value,
-                "model.family": "flux_kontext",
-                "dataset.folders": [{"path": "a", "control_path": "b"}],
-            },
-            f"augmentation.{name}",
-            "stay as they are",
-        )
-        for name, value in (("flip_aug", True), ("random_crop", True), ("color_jitter", 0.1))
-    ),
-    ({"augmentation.image_variants": 3}, "augmentation.image_variants", "neither cropped nor colored"),
-    (
-        {"augmentation.image_variants": 1, "augmentation.color_jitter": 0.1},
-        "augmentation.image_variants",
-        "always the same",
-    ),
-    ({"captions.caption_separator": ";"}, "captions.caption_separator", "neither shuffled nor dropped"),
-    ({"captions.caption_variants": 3}, "captions.caption_variants", "neither shuffled nor dropped"),
-    ({"captions.caption_tag_dropout_rate": 1.0}, "captions.caption_tag_dropout_rate", "every tag is dropped"),
-    (
-        {"captions.caption_separator": "|", "captions.secondary_separator": "|"},
-        "captions.caption_separator",
-        "the same text",
-    ),
     ({"loss.prior_loss_weight": 0.5}, "loss.prior_loss_weight", "no folder has regularization images"),
     ({"dataset.validation_split_seed": 1}, "dataset.validation_split_seed", "no effect"),
     ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate", "nothing is trained"),

@@ -61,7 +61,7 @@ class World:
         facts = replace(self.inputs.family)
         return make_plan(cfg, self.inputs.scan, self.inputs.geometry, facts, lambda text: 1 + len(text.split()))
 
-    def given(self, cfg: Config) -> Inputs:
+    def inputs_of(self, cfg: Config) -> Inputs:
         """The inputs of a run with `cfg`, as gathering checks and names them."""
         own, plan = self.inputs, self.plan(cfg)
         sizes = gathering._check_settings(cfg, own.family, self.empty, own.names, plan, CPU, own.dtype)
@@ -175,7 +175,7 @@ def loaded(world: World, cfg: Config) -> Any:
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(run_block_swap, "BlockSwap", swapped)
-        trainable = load_trainable(world.given(cfg), world.accelerator, world.events, stack)
+        trainable = load_trainable(world.inputs_of(cfg), world.accelerator, world.events, stack)
         modules = dict(trainable.denoiser.named_modules())
         layers = {name: _layer(modules[name]) for name in trainable.weights.paths if name in modules}
         optimizer, scheduler = trainable.optimizer.optimizer, trainable.scheduler.scheduler

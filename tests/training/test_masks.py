@@ -12,15 +12,19 @@ from PIL import Image, ImageDraw
 
 from backend.base.errors import Refused
 from backend.config.schema import Config
+from backend.dataset.buckets import Bucket, Fit
 from backend.dataset.items import Item, Scan
 from backend.dataset.masks import MaskRule
 from backend.dataset.scan import scan_dataset
 from backend.dataset.thumbnails import reply_to
 from backend.latents.cache import pixels_of
 from backend.latents.masks import MaskCache
+from backend.latents.store import LatentCache, TextCache
 from backend.objectives.base import Distance
 from backend.objectives.flow_matching import FlowMatching
 from backend.plan.make_plan import plan_for
+from backend.runs.folder import Run
+from backend.runs.picture_table import read_table
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
@@ -48,6 +52,7 @@ def settings(base: Path, where: Path, **changes: dict[str, Any]) -> Config:
         },
         "masks": {"unmasked_weight": 0.1, "unmasked_probability": 0.3},
         "augmentation": {"flip_aug": True},
+        "validation": {"picture_losses": True, "validation_sigmas": [0.4]},
         "optimizer": {"lr_scheduler": "constant", "lr_warmup": 0.0, "learning_rate": 0.01},
     }  # fmt: skip
     for section, values in changes.items():
@@ -67,23 +72,37 @@ def test_a_tagged_folder_with_masks_trains_and_resumes_to_the_same_bits(tiny_flu
     assert code == 0, events(half, "error")
     assert [row["loss"] for row in rows(half)] == [row["loss"] for row in rows(straight)]
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-    said = " ".join(event["text"] for event in events(straight) if event.get("text"))
-    assert "1 of 2 images without a mask" in said
-    # each of them is in the loss: the first step's without one of them is another
+    words = " ".join(event["text"] for event in events(straight) if event.get("text"))
+    assert "1 of 2 images without a mask" in words
+    # each of them is in the loss: that of the first steps without one of them is another
     for section in ("captions", "masks", "augmentation"):
         usual = Config().model_dump()[section] | ({"unmasked_weight": 1.0} if section == "masks" else {})
         other, code = train_here(trained(3, **{section: usual}))
         assert code == 0 and [row["loss"] for row in rows(other)] != [row["loss"] for row in rows(straight)][:3]
+        if section == "masks":
+            whole = at_start(other)
+    # images are measured by their masks, and what rows are padded with counts nothing
+    unpadded, code = train_here(trained(1, compile={"compile": False, "shape_mode": "off"}))
+    assert code == 0 and plan_for(trained(1), scan_dataset(trained(1))).chosen.padding > 0
+    assert at_start(straight) == pytest.approx(at_start(unpadded), rel=1e-4)
+    assert at_start(straight)["picture_0.png"] != pytest.approx(whole["picture_0.png"], rel=1e-3)
+    assert at_start(straight)["picture_1.png"] == whole["picture_1.png"]
+
+
+def at_start(run: Run) -> dict[str, float]:
+    """The loss of each image before the first step."""
+    table = read_table(run)
+    assert table is not None
+    return {Path(picture.path).name: losses["start"] or 0.0 for picture, losses in table.losses.items()}
 
 
 def test_the_plan_says_how_masks_count_and_what_versions_of_images_cost(tiny_flux: Path, tmp_path: Path) -> None:
     cfg = settings(tiny_flux, tmp_path)
     plan = plan_for(cfg, scan_dataset(cfg))
-    said = {finding.kind: finding.text for finding in plan.findings}
-    assert "1 image has a mask" in said["masks"] and "0.1" in said["masks"] and "30 %" in said["masks"]
-    assert "4 latents of 2 images" in said["image_variants"]
-    measured = settings(tiny_flux, tmp_path, validation={"picture_losses": True})
-    assert "validation" in {f.kind: f.text for f in plan_for(measured, scan_dataset(measured)).findings}["masks"]
+    words = {finding.kind: finding.text for finding in plan.findings}
+    assert "1 image has a mask" in words["masks"] and "0.1" in words["masks"] and "30 %" in words["masks"]
+    assert "4 latents of 2 images" in words["image_variants"]
+    assert "losses of images go by their masks" in words["masks"]
 
 
 def test_a_mask_is_drawn_over_the_thumbnail(tmp_path: Path) -> None:
@@ -129,10 +148,13 @@ def test_masks_are_found_by_name_and_by_transparency_and_wrong_ones_are_named(tm
     }  # fmt: skip
     assert masks["clear"] is not None and masks["clear"].key == "alpha" and masks["b"] is None
     assert [Item.from_dict(item.to_dict()) for item in scan.items] == list(scan.items)
-    said = {finding.kind: finding.text for finding in scan.findings}
-    assert "2 masks" in said["bad_mask"] and "64 x 96 px" in said["bad_mask"] and "not an image" in said["bad_mask"]
+    words = {finding.kind: finding.text for finding in scan.findings}
+    assert "2 masks" in words["bad_mask"] and "64 x 96 px" in words["bad_mask"] and "not an image" in words["bad_mask"]
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "m")})
     assert "2 of 6 images without a mask: b.png, clear.png" in {f.kind: f.text for f in scan.findings}["no_mask"]
+    measured = [{"path": str(tmp_path / "i" / "in"), "name": "own", "mask_path": str(tmp_path / "m" / "in")}]
+    cfg, _ = look(tmp_path, {}, validation={"validation_folders": measured})
+    assert [item.mask is not None for item in scan_dataset(cfg).validation["own"].items] == [True]
     # next to the images, as OneTrainer has them
     left_half(tmp_path / "i" / "b-masklabel.png", (64, 64))
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "i")})
@@ -207,3 +229,11 @@ def test_versions_of_images_leave_old_cache_files_and_other_settings_alone(tmp_p
     # nothing is cropped of it, so there is nothing to choose
     assert plan.images.fits(plan.items[0], plan.fits[0]) == [plan.fits[0]]
     assert {plan.fit(epoch, 0, 0, 0) for epoch in range(9)} == {plan.fits[0]}
+    # names of files that versions before these settings wrote
+    item = Item("ab" * 32, Path("/a/b.png"), 640, 480, "a cat", has_alpha=True)
+    fit = Fit(Bucket(64, 48, 12), (1.0, 2.0, 600.5, 480.0), 0.1, 0.05)
+    names = [
+        LatentCache(tmp_path, "vae", torch.bfloat16, "white").path(item, fit).stem,
+        TextCache(tmp_path, "enc", torch.bfloat16).path("a cat", 512).stem,
+    ]
+    assert names == ["af396c17b188f434b08b11b272d34d062d672c47", "7eb0602b3d3f8708246611bd1b7a0f62338d8abb"]

@@ -1,4 +1,4 @@
-"""Measures pictures instead of training steps: plain, compiled, offloaded, in NF4; on a model of random weights.
+"""Measures pictures or clips instead of training steps, on a model of random weights: plain, compiled, offloaded, NF4.
 
     python launcher.py bench --inference flux --work /tmp/bench [--scenes regional,nf4] [--budget-s 500] [--out DIR]
 
@@ -45,14 +45,16 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
     options = _parser().parse_args(argv)
     write = write or stdout_writer()
     ends = time.monotonic() + (options.budget_s or float("inf"))
-    size, work, out = SIZES[options.size], options.work.absolute(), options.out / options.size
+    size = SIZES[options.size]
+    usual = size.clip or (size.resolution, size.resolution, None)
+    options.width, options.height = options.width or usual[0], options.height or usual[1]
+    options.frames = options.frames or usual[2]
+    work, out = options.work.absolute(), options.out / options.size
     try:
         scenes = _names("scenes", options.scenes, list(SCENES))
         starts = _names("starts", options.starts, ["eager", "cold", "warm"])
         if "warm" in starts and "cold" not in starts:
             raise ValueError("--starts warm needs the cache that cold leaves: write --starts cold,warm")
-        if size.clip is not None:
-            raise ValueError(f"{options.size} is a model of clips, which the preview does not draw yet")
         claim(work)
         model, _ = base_model_in(options.size, size, options.blocks, work, write)
         _measure(options, model, _missing(options, scenes, starts, out), out, ends, write)
@@ -94,15 +96,16 @@ def _measure(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="launcher.py bench --inference SIZE",
-        description="Time pictures of a model with random weights: plain, compiled, offloaded and quantized.",
+        description="Time pictures or clips of a model with random weights: plain, compiled, offloaded and quantized.",
     )
     add = parser.add_argument
     add("--size", choices=list(SIZES), required=True, help="the base model; tiny ones are for a CPU")
     add("--blocks", type=int, metavar="N", help="cut the denoiser to N blocks")
     add("--scenes", help=f"by comma (default: {','.join(SCENES)})")
     add("--starts", help="by comma: eager, cold, warm (default: all; warm needs cold before it)")
-    add("--width", type=int, default=1024, metavar="PX")
-    add("--height", type=int, default=1024, metavar="PX")
+    add("--width", type=int, metavar="PX", help="of the picture (default: 1024; of a video model 832)")
+    add("--height", type=int, metavar="PX", help="likewise (default: 1024, or 480)")
+    add("--frames", type=int, metavar="N", help="of a video model's clip (default: 81)")
     add("--steps", type=int, default=28, help="sampling steps of a picture (default: 28)")
     add("--pictures", type=int, default=4, help="of each process; the first is not timed (default: 4)")
     add("--setting", action="append", default=[], metavar="SECTION.NAME=VALUE", help="of all; repeatable")
@@ -128,7 +131,7 @@ def _job(options: argparse.Namespace, model: Path, name: str, start: Start, cach
     """What a worker receives."""
     more = dict(text.partition("=")[::2] for text in options.setting)
     cache = {} if start == "eager" else {"compile.compile_cache_dir": str(caches)}
-    size = {"width": options.width, "height": options.height, "steps": options.steps}
+    size = {name: getattr(options, name) for name in ("width", "height", "steps", "frames")}
     return {
         "base": str(model),
         "family": SIZES[options.size].family,
@@ -209,7 +212,7 @@ def _comparable(options: argparse.Namespace, out: Path) -> list[dict[str, str]]:
 
 def _likeness(options: argparse.Namespace) -> dict[str, Any]:
     """Column -> value of what makes two rows measurements of the same."""
-    names = ("width", "height", "steps", "blocks")
+    names = ("width", "height", "steps", "frames", "blocks")
     return {name: getattr(options, name) for name in names} | {"settings": " ".join(sorted(options.setting))}
 
 

@@ -17,7 +17,7 @@ FILE = "results.csv"
 COLUMNS = (
     "size", "scene", "start", "ok", "error", "width", "height", "steps", "latency_s", "first_s", "load_s", "compile_s",
     "peak_gb", "estimated_gb", "graphs", "recompiles", "breaks", "cache_misses", "compiled", "pictures", "device",
-    "torch", "commit", "date", "process_s", "blocks", "settings", "attention", "swap_s", "same",
+    "torch", "commit", "date", "process_s", "blocks", "settings", "attention", "swap_s", "same", "frames",
 )  # fmt: skip
 
 Row = Mapping[str, str]

@@ -86,9 +86,11 @@ def _are_same(request: Any, folder: Path) -> bool:
     """Whether the first LoRA's second picture is its first one again, and no other LoRA's."""
     from PIL import Image
 
+    from backend.runs.samples import still_of
+
     pictures = []
     for cell in request.cells():
-        with Image.open(folder / cell.file) as picture:
+        with Image.open(still_of(folder / cell.file)) as picture:
             pictures.append(picture.tobytes())
     return pictures[0] == pictures[-1] and len(set(pictures)) == len(pictures) - 1
 

@@ -130,10 +130,11 @@ class Recorder:
     def _try(self, trial: Trial, is_new: bool, function: Callable[..., Any], *inputs: Any, **named: Any) -> None:
         """Time forward passes and drop what they gave; what they draw, the pass itself draws again."""
         started, state = self._clock(), capture.random_state()
-        if is_new:
-            self._plain(function, *inputs, **named)  # it compiles
-        while not trial.decided:
-            self._plain(trial, function, *inputs, **named)
+        with torch.random.fork_rng(devices=[]):
+            if is_new:
+                self._plain(function, *inputs, **named)  # it compiles
+            while not trial.decided:
+                self._plain(trial, function, *inputs, **named)
         capture.set_random_state(state)
         self.seconds += self._clock() - started
         log.info("CUDA graphs: %s", trial.words)

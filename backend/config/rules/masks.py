@@ -15,11 +15,11 @@ def _needs_mask(path: str) -> Rule:
     """A warning when a setting about masks is set, and no image has one."""
     name, default = path.rsplit(".", 1)[1], by_path()[path].default
 
-    def broken(value: Any, alpha: bool, folders: list[Any]) -> bool:
-        return value != default and not alpha and not any(folder.mask_path for folder in folders)
+    def broken(value: Any, alpha: bool, *folders: list[Any]) -> bool:
+        return value != default and not alpha and not any(folder.mask_path for rows in folders for folder in rows)
 
     return Rule(
-        (path, "masks.alpha_mask", _FOLDERS),
+        (path, "masks.alpha_mask", _FOLDERS, "validation.validation_folders"),
         broken,
         f"{name} has no effect: no folder has masks",
         f"Set mask_path in a row of dataset.folders, or masks.alpha_mask to true, or remove {name}",

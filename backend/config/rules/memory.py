@@ -67,7 +67,7 @@ MEMORY_RULES: tuple[Rule, ...] = (
         ),
         "checkpointing_kind attention is block here: compiled blocks keep attention only within their graphs, which "
         "needs the backend inductor, compiled linear layers and no dropout",
-        "Set compile_backend to inductor, disable_linear to auto and the dropouts to 0; or checkpointing_kind to block",
+        "Set checkpointing_kind to block; attention works with inductor, compiled linear layers and no dropout",
         "warning",
     ),
     # quantised base

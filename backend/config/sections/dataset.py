@@ -22,6 +22,17 @@ def control_path() -> Any:
     )
 
 
+def mask_path() -> Any:
+    """The setting of a folder with masks, which belongs to a folder of images."""
+    return optional_path(
+        label="Mask folder",
+        help="Folder with a mask for each image, with the same file name: white parts count in the loss, black parts "
+        "as the weight outside of the mask says. Names that end in -masklabel, as OneTrainer has them, are found too, "
+        "and may lie in the image folder itself.",
+        aliases=("mask_dir", "mask_directory", "masks_dir"),
+    )
+
+
 class ImageFolder(Section):
     """One row of [[dataset.folders]]."""
 
@@ -75,6 +86,7 @@ class ImageFolder(Section):
         label="Trigger word",
         help="Trigger word of this folder, in place of that of all folders. Regularization images have none.",
         aliases=("trigger", "activation_text"),
+        advanced=True,
     )
     caption_prefix: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
@@ -83,6 +95,7 @@ class ImageFolder(Section):
         help="Written in front of each caption of this folder, with a space between. It is part of the caption when "
         "tags are shuffled.",
         aliases=("prefix", "prepend"),
+        advanced=True,
     )
     caption_suffix: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
@@ -90,6 +103,7 @@ class ImageFolder(Section):
         label="Caption suffix",
         help="Written after each caption of this folder, with a space between.",
         aliases=("suffix", "append"),
+        advanced=True,
     )
     metadata_file: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Caption table",
@@ -97,14 +111,9 @@ class ImageFolder(Section):
         "JSON lines as Hugging Face data sets have them (metadata.jsonl), or CSV. Tables in the folder itself are "
         "found without this. The caption file of an image counts before the table.",
         aliases=("in_json", "caption_metadata_filename", "caption_table"),
+        advanced=True,
     )
-    mask_path: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
-        label="Mask folder",
-        help="Folder with a mask for each image, with the same file name: white parts count in the loss, black parts "
-        "as the weight outside of the mask says. Names that end in -masklabel, as OneTrainer has them, are found too, "
-        "and may lie in the image folder itself.",
-        aliases=("mask_dir", "mask_directory", "masks_dir"),
-    )
+    mask_path: Annotated[str, AfterValidator(clean_path)] | None = mask_path()
 
 
 class DatasetSection(Section):

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from backend.config.declare import Section, setting
-from backend.config.sections.dataset import control_path
+from backend.config.sections.dataset import control_path, mask_path
 from backend.config.sections.values import clean_path, file_name
 
 _Sigma = Annotated[float, Field(gt=0, le=1)]
@@ -28,6 +28,7 @@ class ValidationFolder(Section):
         help="Name of this folder's line in the charts.",
     )
     control_path: Annotated[str, AfterValidator(clean_path)] | None = control_path()
+    mask_path: Annotated[str, AfterValidator(clean_path)] | None = mask_path()
 
 
 class ValidationSection(Section):

@@ -51,7 +51,9 @@ def test_a_sample_is_the_pipelines_clip(tiny_wan: Path, true_cfg: float) -> None
     latent = draw_latent(
         prompt,
         PromptText(text, negative if true_cfg > 1 else None),
-        lambda x, sigma, said, guidance: code.predict(pipeline.transformer, x, sigma, said, guidance, shapes),
+        lambda x, sigma, conditioning, guidance: code.predict(
+            pipeline.transformer, x, sigma, conditioning, guidance, shapes
+        ),
         lambda steps, tokens: EulerSteps(pipeline.scheduler.sigmas.tolist()),
         FACTS.geometry(tiny_wan),
         CPU,
