@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from backend.families.files.base_model import BaseModelFiles
-from backend.families.flux.facts import FACTS
 from backend.models.family_classes import load_family
 from backend.optimizers.build import make_optimizer
 from backend.plan.memory.activations import Work
@@ -72,14 +71,18 @@ def test_parts_that_are_not_trained_have_no_gradients() -> None:
     assert some["weights"] == 4 * flux_dev().denoiser.count and 0 < some["gradients"] < some["weights"] / 20
 
 
-@pytest.mark.parametrize("name", ["adamw", "adafactor", "sgd", "lion"])
-def test_state_is_that_of_the_optimizer_itself(name: str, tiny_flux: Path) -> None:
-    """Of vectors and embeddings too, which a LoRA has none of."""
-    parts = read_parts(FACTS, BaseModelFiles.at(tiny_flux))
-    cfg = settings(training=FULL, optimizer={"optimizer": name})
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("adamw", "flux"), ("adafactor", "flux"), ("adafactor", "sdxl"), ("sgd", "flux"), ("lion", "flux")],
+)
+def test_state_is_that_of_the_optimizer_itself(name: str, family: str, request: pytest.FixtureRequest) -> None:
+    """Of vectors and embeddings too, which a LoRA has none of, and of kernels."""
+    base: Path = request.getfixturevalue(f"tiny_{family}")
+    parts = read_parts(load_family(family).facts, BaseModelFiles.at(base))
+    cfg = settings(training=FULL, optimizer={"optimizer": name}, model={"family": family})
     estimation = estimate(cfg, RunWork(Work(1, 16, 16), 64 * 64), named_gpu(24), parts=parts)
     assert estimation is not None
-    empty = load_family("flux").empty_denoiser(tiny_flux)
+    empty = load_family(family).empty_denoiser(base)
     weights = [nn.Parameter(torch.zeros(p.shape)) for p in empty.parameters()]
     usual = {"learning_rate": 1e-3, "weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
     optimizer = make_optimizer(name, weights, **usual)  # type: ignore[arg-type]

@@ -106,6 +106,21 @@ def streamed_bytes(optimizer: str, arguments: Mapping[str, Any] | None = None) -
     return copies * FLOAT + kind.eight_bit
 
 
+def kernel_bytes(optimizer: str, shapes: Iterable[tuple[int, ...]]) -> int:
+    """Bytes that torch's Adafactor keeps of convolutions beyond `state_bytes` of their rows and columns.
+
+    It keeps one number a row and one a column of each kernel, which are the last two dimensions, not of a matrix.
+    """
+    if optimizer != "adafactor":
+        return 0
+    total = 0
+    for shape in shapes:
+        if len(shape) > 2:
+            count = math.prod(shape)
+            total += count // shape[-1] + count // shape[-2] - sum(rows_and_columns(shape))
+    return total * FLOAT
+
+
 def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:
     """A tensor's shape as optimizers that keep rows and columns apart count it: of a vector, one column."""
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)

@@ -11,7 +11,7 @@ from backend.base.errors import Refused
 from backend.config.layer_patterns import trained_names
 from backend.families.spec import FamilyFacts
 from backend.plan.memory.activations import Work, convolutions_kept
-from backend.plan.memory.optimizer_bytes import rows_and_columns, trained_bytes
+from backend.plan.memory.optimizer_bytes import kernel_bytes, rows_and_columns, trained_bytes
 from backend.plan.memory.parts import Parts
 from backend.plan.memory.settings import MemorySettings
 from backend.plan.memory.swap import device_bytes
@@ -70,6 +70,7 @@ def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts, settings: Me
     around = convolutions_kept(parts.denoiser, family.memory, dict.fromkeys(layers, 0))
     count = sum(rows * columns for rows, columns in shapes)
     gradients = width * (_most_at_once(parts, shapes) if fused else count)
+    total["optimizer"] += kernel_bytes(optimizer.optimizer, (parts.shapes[name] for name in names))
     streamed = settings.swapped_state(parts)
     state = max(0, total["optimizer"] - sum(streamed)) + device_bytes(streamed, settings.ring)
     total |= {"weights": 0, "gradients": gradients, "optimizer": state}
