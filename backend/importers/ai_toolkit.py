@@ -182,6 +182,9 @@ def _family(fields: Fields) -> None:
     flag = next((flag for flag in _FLAGS if fields.on(flag)), "")
     base = fields.get("model.name_or_path")
     family = named_family(arch) if arch else _FLAGS.get(flag) or family_of_path(base) or fields.work.wanted
+    if family == "wan22_5b" and any(not is_off(row.get("do_i2v")) for _, row in fields.rows("datasets")):
+        family = "wan22_5b_i2v"
+        fields.note("datasets[].do_i2v", "taken", "", "model.family")
     guessed = "" if arch or flag or not family else "by the base model's name"
     take_family(fields.work, family, "config.process[0].model." + (flag.removeprefix("model.") or "arch"), guessed)
     for name in (*_FLAGS, "model.arch"):

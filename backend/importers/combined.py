@@ -17,7 +17,7 @@ from backend.importers.work import Work
 
 _TELLING = (
     "sdxl", "sdxl_checkbox", "flux1_checkbox", "sd3_checkbox", "anima_checkbox", "lumina_checkbox",
-    "hunyuan_image_checkbox", "v2", "edit", "edit_plus", "model_version", "task", "LoRA_type", "network_module",
+    "hunyuan_image_checkbox", "v2", "edit", "edit_plus", "f1", "model_version", "task", "LoRA_type", "network_module",
     "base_model_version",
 )  # fmt: skip
 """Names that tell the family."""

@@ -26,6 +26,7 @@ _NAMES: dict[str, str] = {
     "hunyuan_video": "hunyuanvideo hunyuan",
     "hunyuan_video_1_5": "hunyuanvideo15",
     "framepack": "framepack",
+    "framepack_f1": "framepackf1",
     "flux_2": "flux2 flux2dev flux2klein flux2klein4b flux2klein9b",
     "z_image": "zimage zimageturbo zimagebase",
     "chroma": "chroma chroma1 chromaradiance",

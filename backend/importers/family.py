@@ -45,6 +45,8 @@ def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> FamilyGuess:
         return FamilyGuess("flux_kontext")
     if named == "wan" and kind == "musubi-tuner":
         return FamilyGuess(_wan_of(values))
+    if named == "framepack" and not is_off(values.get("f1")):
+        return FamilyGuess("framepack_f1")
     if named == "qwen_image":
         version = str(values.get("model_version") or "").lower()
         if version == "layered":

@@ -140,7 +140,7 @@ NOT_OFFERED = _by_name(
         "Chroma and similar models are not supported": "model_type",
         "it is for a kind of model that is not supported": (
             "byt5 gemma2 gemma2_max_token_length system_prompt controlnet_model_name_or_path "
-            "dit_in_channels f1 force_v2_1_time_embedding i2v_mode ideogram4_timestep_mu ideogram4_timestep_std "
+            "dit_in_channels force_v2_1_time_embedding i2v_mode ideogram4_timestep_mu ideogram4_timestep_std "
             "image_encoder initial_sigma latent_window_size mask_ratio num_layers one_frame override_dit "
             "remove_first_image_from_target sampler_preset scheduler_scale skip_t2i_visual_dummy "
             "text_encoder_clip text_encoder_qwen turbo_dit turbo_dit_cache unconditional_dit "

@@ -120,6 +120,7 @@ COMBINED = frozenset(
         "timestep_boundary",
         "edit",
         "edit_plus",
+        "f1",
         "conv_dim",
         "conv_alpha",
         "rank_dropout",
@@ -171,6 +172,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "wan22_5b_i2v": {"steps": 20, "true_cfg_scale": 5.0},
     "hunyuan_video": {"steps": 20, "guidance_scale": 6.0, "true_cfg_scale": 1.0},
     "framepack": {"steps": 20, "guidance_scale": 10.0, "true_cfg_scale": 1.0},
+    "framepack_f1": {"steps": 20, "guidance_scale": 10.0, "true_cfg_scale": 1.0},
 }
 """What samples are drawn with where their line says nothing, by our column; of other families, `OTHER_SAMPLES`."""
 OTHER_SAMPLES: dict[str, Any] = {"steps": 30, "true_cfg_scale": 7.5}

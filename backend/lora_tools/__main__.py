@@ -133,6 +133,8 @@ def _add_ranks(parser: argparse.ArgumentParser, required: bool) -> None:
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--family", metavar="NAME", help="family of the base model (default: found by its files)")
     parser.add_argument("--variant", metavar="NAME", help="variant of the base model's weight files, such as fp16")
+    text = "the expert of a folder of Wan 2.2 14B that is read or changed (default: high)"
+    parser.add_argument("--expert", choices=["high", "low"], help=text)
 
 
 def _add_output(parser: argparse.ArgumentParser, precision: bool = True) -> None:

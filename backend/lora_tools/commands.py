@@ -22,7 +22,7 @@ from backend.lora.save import PRECISIONS, in_format, write_lora
 from backend.lora_tools import check as lora_check
 from backend.lora_tools import resize as lora_resize
 from backend.lora_tools.averaging import averaged
-from backend.lora_tools.base_models import OpenModel, open_model
+from backend.lora_tools.base_models import OpenModel, holds_denoiser_alone, open_model
 from backend.lora_tools.combine import combined
 from backend.lora_tools.extract import (
     FileHashes,
@@ -50,8 +50,9 @@ def extract(options: argparse.Namespace, console: Console) -> int:
     choice, device = _choice(options), _device(options.device)
     base_path, tuned_path = resolve(options.base), resolve(options.tuned)
     out = output_path(options.out, options.overwrite, (base_path, tuned_path))
-    base = open_model(base_path, options.family, options.variant)
-    tuned = open_model(tuned_path, options.family, options.variant)
+    base = open_model(base_path, options.family, options.variant, options.expert)
+    name = options.family or (base.facts.name if holds_denoiser_alone(tuned_path, base.facts) else None)
+    tuned = open_model(tuned_path, name, options.variant, options.expert)
     pairs = pairs_of(base, tuned)
     dtype = PRECISIONS[options.precision]
     if choice.rank is not None:
@@ -96,7 +97,7 @@ def merge(options: argparse.Namespace, console: Console) -> int:
             raise Refused("--rank and --keep are for one LoRA of several", "Leave them out, or leave out --base.")
         base_path = resolve(options.base)
         out = output_path(options.out, options.overwrite, (base_path, *paths), folder=base_path.is_dir())
-        model = open_model(base_path, options.family, options.variant)
+        model = open_model(base_path, options.family, options.variant, options.expert)
         with _progress(console) as watch:
             result = merge_into_base(model, choices, out, device, watch)
         for text in result.left_out:
@@ -204,7 +205,7 @@ def _show(report: Report, count: int, console: Console) -> None:
 
 
 def _base(options: argparse.Namespace) -> OpenModel | None:
-    return None if options.base is None else open_model(options.base, options.family, options.variant)
+    return None if options.base is None else open_model(options.base, options.family, options.variant, options.expert)
 
 
 def _choice(options: argparse.Namespace) -> RankChoice:

@@ -86,10 +86,10 @@ class _Progress:
 def _checked(files: Sequence[tuple[Path, float]], model: OpenModel) -> list[str]:
     """What is left out of each file, in words. Refused for what is no LoRA of the model, and for NaN and infinity."""
     held = {clip_words(model.facts).get(part.name) for part in model.parts()}
-    experts = model.facts.experts
     left_out = []
-    if experts is not None and model.files.place(model.facts.part(experts.part)) is not None:
-        left_out.append(f"the expert for low noise ({experts.part}) stays as it is; give it as a single file for that")
+    if model.other_expert is not None:
+        folder, noise = model.other_expert
+        left_out.append(f"the expert for {noise} noise ({folder}) stays as it is; --expert {noise} merges into it")
     for path, _ in files:
         try:
             contents = inspect_lora(path, model.names)

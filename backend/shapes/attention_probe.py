@@ -43,6 +43,8 @@ _SECONDS = 0.3
 """Time to measure each route for, after it is compiled; at least three passes."""
 _MOST_SECONDS = 90.0
 """For all routes, compiling included: what is not measured by then is left out."""
+_SEGMENTS = ("varlen", "flash2")
+"""Routes whose kernels see padded rows alone."""
 _PACKAGES = ("flash-attn", "flash-attn-4", "flash_attn_3")
 
 
@@ -102,6 +104,8 @@ def candidates(device: torch.device, form: AttentionForm) -> tuple[dict[str, Rou
         why = attention_routes.route_problem(name, device, form.dtype)
         if why is None and name == "flex" and (form.backend != "inductor" or not form.fixed):
             why = "flex attention is fast only inside blocks that inductor compiles for fixed sizes"
+        if why is None and name in _SEGMENTS and not form.padded:
+            why = f"without padding {name} is what sdpa is"
         if why is None:
             routes[name] = attention_routes.make_route(name, device, form.dtype)
             if not form.fixed and attention_routes.has_flash(device, form.dtype):

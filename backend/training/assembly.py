@@ -253,6 +253,7 @@ def _sampler(
         conditioning=conditioning,
         guide=inputs.code.guided,
         video=video_rule(inputs.cfg, inputs.family),
+        sections=inputs.code.sections,
         drawn_until=resumed_at,
     )
 

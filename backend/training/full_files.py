@@ -225,16 +225,18 @@ def full_files(
     precision: str,
     state: Callable[[], Mapping[str, Tensor]] | None = None,
     encoders: Mapping[str, nn.Module] | None = None,
+    part: Part | None = None,
 ) -> SingleFiles | FolderFiles:
     """The files of the settings. Refused where the base model can't be written as a single file.
 
     state: gives the denoiser's state dict, live, where parts of it are elsewhere than in the denoiser. encoders: text
-    encoders (part -> model) that are trained too, whose tensors `state` gives by ``part.name``.
+    encoders (part -> model) that are trained too, whose tensors `state` gives by ``part.name``. part: of the base model
+    that is trained, where it is another than the family's denoiser: an expert for low noise.
     """
-    state, encoders = state or denoiser.state_dict, encoders or {}
+    state, encoders, part = state or denoiser.state_dict, encoders or {}, part or facts.denoiser
     if layout == "diffusers":
         # the folders of text encoders are called as the parts
-        return FolderFiles(denoiser=denoiser, precision=precision, state=state, part=facts.denoiser, encoders=encoders)
+        return FolderFiles(denoiser=denoiser, precision=precision, state=state, part=part, encoders=encoders)
     shapes = {name: tuple(value.shape) for name, value in denoiser.state_dict().items()}
-    model = WholeModel.like(base, facts, shapes, [*encoders])
+    model = WholeModel.like(base, facts, shapes, [*encoders], part)
     return SingleFiles(denoiser=denoiser, precision=precision, state=state, model=model)

@@ -232,6 +232,7 @@ def _full_problems(
         precision=cfg.saving.save_precision,
         state=lambda: empty.state_dict() | {name: torch.empty(each, device="meta") for name, each in shapes.items()},
         encoders=dict.fromkeys(texts, nn.Module()),
+        part=family.expert_part(base, next(iter(sides_of(cfg)), None)),
     )
     return [
         *save_problems(run, cfg, FullWeights.of(empty, cfg.network), files, [*shapes.values()]),

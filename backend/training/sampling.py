@@ -22,6 +22,7 @@ from backend.families.spec import FamilyFacts, Geometry, VideoRule
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.models.common.guidance import guided
+from backend.models.family import Sections
 from backend.objectives import flow
 from backend.objectives.base import Steps
 from backend.plan.mode_plan import fitting_frames, fitting_size
@@ -77,17 +78,41 @@ def draw_latent(
     check: Callable[[], None] = lambda: None,
     guide: Guide = guided,
     frames: int = 1,
+    sections: Sections | None = None,
 ) -> Tensor:
     """The finished latent (C, h, w), or (C, f, h, w), float32 of `prompt`, by the sampler of the family's objective.
 
     The start noise is that of diffusers' pipelines with a CPU generator of the same seed. sampler: (steps, image
     tokens) -> a fresh one. check: called before each step; may raise Interrupted. guide: the family's true guidance.
-    frames: of a clip, a length that the family has.
+    frames: of a clip, a length that the family has. sections: of a clip that is drawn in such.
     """
     width, height = fitting_size(prompt.width, prompt.height, geometry)
     source = torch.Generator("cpu").manual_seed(prompt.seed)
-    steps = sampler(prompt.steps, geometry.image_tokens(width, height, frames))
-    x = steps.start(flow.noise(geometry.latent_shape(width, height, frames), source).to(device))
+
+    def drawn(part: PromptText) -> Tensor:
+        steps = sampler(prompt.steps, geometry.image_tokens(width, height, frames))
+        noise = flow.noise(geometry.latent_shape(width, height, frames), source).to(device)
+        return _denoised(prompt, part, predict, steps, noise, check, guide)
+
+    if sections is None:
+        return drawn(text)
+    for _ in range(sections.count):
+        negative = None if text.negative is None else sections.told(text.negative)
+        sections.add(drawn(PromptText(sections.told(text.positive), negative)))
+    return sections.whole()
+
+
+def _denoised(
+    prompt: SamplePrompt,
+    text: PromptText,
+    predict: Predict,
+    steps: Steps,
+    noise: Tensor,
+    check: Callable[[], None],
+    guide: Guide,
+) -> Tensor:
+    """The latent that the steps make of the noise."""
+    x, device = steps.start(noise), noise.device
     for number, now in enumerate(steps.levels):
         check()
         level = torch.tensor([now], dtype=torch.float32, device=device)
@@ -181,6 +206,8 @@ class Sampler:
     """The family's true guidance."""
     video: VideoRule | None = None
     """How clips are made, of a family that makes them; its rate is the run's."""
+    sections: Callable[[int], Sections | None] = lambda frames: None
+    """The sections of a sample of so many frames, as the family draws them; None where it is drawn at once."""
     drawn_until: int = 0
     """The step that the run resumed at; pictures of steps up to it that are there already are not drawn again."""
 
@@ -191,7 +218,7 @@ class Sampler:
             for number in range(len(self.prompts))
             if step > self.drawn_until or not _shows(self._path(step, number), self.prompts[number], step)
         ]
-        total = sum(self.prompts[number].steps for number in wanted)
+        total = sum(self.prompts[number].steps * self._sections(number) for number in wanted)
         waiting: list[tuple[int, Tensor]] = []
         try:
             with PhaseProgress(self.events, "sample", total=total) as progress:
@@ -209,6 +236,10 @@ class Sampler:
 
     def _frames(self, number: int) -> int:
         return fitting_frames(self.prompts[number].frames, self.geometry, self.video)
+
+    def _sections(self, number: int) -> int:
+        sections = self.sections(self._frames(number))
+        return 1 if sections is None else sections.count
 
     def _latent(self, number: int, progress: PhaseProgress) -> Tensor:
         def check() -> None:
@@ -232,6 +263,7 @@ class Sampler:
                 check,
                 self.guide,
                 self._frames(number),
+                self.sections(self._frames(number)),
             )
 
     def _finish(self, step: int, waiting: list[tuple[int, Tensor]]) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from backend.compile.cuda_graphs.graph_trial import SPARE
 from backend.config.schema import Config, with_values
+from backend.families.table import family
 from backend.memory.meter import Meter
 from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
-from backend.training.compile_setup import _write_recording
+from backend.training.compile_setup import _write_recording, record_passes
 from tests.tiny.event_lines import event_lines
 from tests.tiny.tape import Card
 from tests.tiny.training import config, events, rows, train_here
@@ -124,6 +126,14 @@ def test_without_a_card_nothing_is_recorded_and_said_so(tiny_flux: Path, image_f
 def test_auto_leaves_out_what_cannot_be_recorded(values: dict[str, Any], why: str) -> None:
     reason = unrecordable(with_values(Config(), values))
     assert why in reason and bool(why) == bool(reason)
+
+
+@pytest.mark.parametrize(("name", "spare"), [("flux", SPARE), ("sdxl", 0)])
+def test_auto_asks_for_more_memory_where_kernels_are_large(name: str, spare: int, card: Card, tmp_path: Path) -> None:
+    values = {"cfg": Config(), "device": torch.device("cpu"), "family": family(name)}
+    trainable = SimpleNamespace(denoiser=torch.nn.Linear(2, 2))
+    made = record_passes(SimpleNamespace(**values), trainable, EventWriter(tmp_path / "events.jsonl"))
+    assert made is not None and made.trial is not None and made.trial.spare == spare
 
 
 def recorder(**facts: Any) -> Any:

@@ -169,6 +169,22 @@ def test_ai_toolkit_trains_the_experts_of_wan22_that_it_says(
     assert (times.train_experts, times.switch_boundary_every) == (choice, every if choice == "both" else 10)
 
 
+@pytest.mark.parametrize(("value", "family"), [("true", "wan22_5b_i2v"), ("false", "wan22_5b")])
+def test_ai_toolkit_trains_wan22_5b_from_a_picture_where_it_says_so(tmp_path: Path, value: str, family: str) -> None:
+    text = "job: extension\nconfig:\n  process:\n  - type: sd_trainer\n    model: {name_or_path: /m, arch: wan22_5b}\n"
+    text += f"    datasets:\n    - {{folder_path: /clips, do_i2v: {value}}}\n"
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+    config = convert(read(tmp_path / "job.yaml"), None).loaded.config
+    assert config is not None and config.model.family == family
+
+
+@pytest.mark.parametrize(("line", "family"), [("f1 = true", "framepack_f1"), ("f1 = false", "framepack")])
+def test_framepack_f1_of_musubi_tuner_is_a_family(tmp_path: Path, line: str, family: str) -> None:
+    (tmp_path / "f.toml").write_text(f'dit = "/m/x.safetensors"\nnetwork_module = "networks.lora_framepack"\n{line}\n')
+    taken = convert(read(tmp_path / "f.toml"), None)
+    assert taken.loaded.config is not None and taken.loaded.config.model.family == family
+
+
 def test_both_experts_of_musubi_tuner_are_taken_in_their_places(tmp_path: Path) -> None:
     """There the base model is the expert for low noise."""
     lines = {"dit": "wan2.2_t2v_low_noise_14B.safetensors", "dit_high_noise": "wan2.2_t2v_high_noise_14B.safetensors"}

@@ -27,6 +27,7 @@ from backend.shapes.shape_runtime import ShapeRuntime
 
 CPU = LoadOptions(torch.float32, torch.device("cpu"))
 FOLDERS = {"qwen_image_edit": "qwen_edit", "qwen_image_edit_plus": "qwen_edit_plus", "flux_kontext": "flux"}
+FOLDERS |= {"wan22_5b_i2v": "wan22_5b", "framepack_f1": "framepack"}
 
 
 @dataclass(frozen=True)

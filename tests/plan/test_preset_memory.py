@@ -28,8 +28,9 @@ def test_a_preset_fits_the_card_in_its_name(name: str, bases: Path) -> None:
     loaded = presets.load(presets.find(name))
     assert loaded.config is not None and not loaded.problems
     card = int(re.search(r"-(\d+)gb$", name)[1])
-    # a family's smaller model has presets of its own
-    family = "wan-1.3b" if name.startswith("wan-1.3b") else loaded.config.model.family
+    # a family's smaller model has presets of its own, and so have two experts
+    own = next((each for each in ("wan-1.3b", "wan22-both") if name.startswith(each)), None)
+    family = own or loaded.config.model.family
     config = with_values(loaded.config, {f"model.{key}": path for key, path in full_size(family, bases).items()})
     planned = memory_plan(config, vram_gb=card)
     assert planned is not None

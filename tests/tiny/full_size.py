@@ -52,7 +52,16 @@ FILES = {
     "wan22": {"base_model": "wan2.1_t2v_14B", "vae": "wan_2.1_vae", "text_encoder": "umt5_xxl"},
     "wan22_i2v": {"base_model": "wan2.2_i2v_14B", "vae": "wan_2.1_vae", "text_encoder": "umt5_xxl"},
     "wan22_5b": {"base_model": "wan2.2_ti2v_5B", "vae": "wan2.2_vae", "text_encoder": "umt5_xxl"},
+    "wan22_5b_i2v": {"base_model": "wan2.2_ti2v_5B", "vae": "wan2.2_vae", "text_encoder": "umt5_xxl"},
+    "wan22-both": {
+        "base_model": "wan2.1_t2v_14B",
+        "transformer_2": "wan2.1_t2v_14B",
+        "vae": "wan_2.1_vae",
+        "text_encoder": "umt5_xxl",
+    },
 }
+
+FILES["framepack_f1"] = FILES["framepack"]
 
 
 def shapes(name: str) -> dict[str, list[int]]:

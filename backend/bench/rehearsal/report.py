@@ -34,8 +34,8 @@ and resumed. Only the base model's weights are random, since speed and memory do
     python launcher.py bench --rehearse wan21_14b --clip 832x480x81 --work /tmp/rehearsal --out docs/rehearsals
 
 `--work` is a new folder, or that of an earlier rehearsal, on a disk with room for the model: 7 GB for SDXL, 34 GB for
-FLUX.1, 58 GB for Qwen-Image, 41 GB for Wan 2.1 14B, 42 GB for HunyuanVideo, less with `--blocks`. The model stays
-there for the next rehearsal.
+FLUX.1, 58 GB for Qwen-Image, 41 GB for Wan 2.1 14B and for both experts of Wan 2.2 in 8 bits, 42 GB for
+HunyuanVideo, less with `--blocks`. The model stays there for the next rehearsal.
 All options: `python launcher.py bench --rehearse sdxl --help`.
 
 """

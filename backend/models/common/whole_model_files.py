@@ -18,6 +18,7 @@ from backend.base.tensor_names import is_clean
 from backend.families.files.base_model import BaseModelFiles, header_of
 from backend.families.files.layouts.inverse import NativeTensor, from_pieces, inverted
 from backend.families.files.layouts.rules import QUANT_EXTRAS, SCALES
+from backend.families.files.parts import Part
 from backend.families.spec import FamilyFacts
 from backend.models.common.tensor_file import Stored, write_tensors
 from backend.models.common.tensor_sources import LazyTensor, file_tensors, open_part
@@ -45,14 +46,16 @@ class WholeModel:
         facts: FamilyFacts,
         shapes: Mapping[str, tuple[int, ...]],
         texts: Sequence[str] = (),
+        part: Part | None = None,
     ) -> WholeModel:
         """A file like the base model's own; of a folder, one by the names of its project's files.
 
         shapes: of the denoiser's tensors, by diffusers' names. texts: text encoders (parts) that are trained too, whose
-        tensors go by ``part.name``. Refused where the project's names are not known.
+        tensors go by ``part.name``. part: of the base model that is trained, the denoiser where it is None. Refused
+        where the project's names are not known.
         """
         assert is_clean(shapes)
-        part = facts.denoiser
+        part = part or facts.denoiser
         place = base.place(part)
         if place is not None and place.layout is not None:
             header = header_of(place.path)

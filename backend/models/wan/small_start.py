@@ -2,8 +2,8 @@
 
 As diffusers' ``WanImageToVideoPipeline`` with ``expand_timesteps`` calls the transformer (tests hold it to that): every
 token has a timestep. The first frame is known: what is predicted for it is the way to it, so that it adds nothing to
-the loss, and samples end at it. A picture alone, a clip of one frame, has nothing to start from and is trained as
-text to video is.
+the loss, and samples end at it. A picture alone, a clip of one frame, has nothing to start from: it is trained as in
+text to video.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class WanFirstFrame(Wan):
         ]
         # `start` has done its part: behind the channels it stands in other models
         plain = [{name: tensor for name, tensor in row.items() if name != "start"} for row in text]
-        conditioning = [
-            row | {"given": torch.tensor(start is not None)} for row, start in zip(plain, starts, strict=True)
+        marked = [
+            row | {"from_start": torch.tensor(start is not None)} for row, start in zip(plain, starts, strict=True)
         ]
-        made = super().predict(denoiser, shown, level, conditioning, guidance, shapes)
+        made = super().predict(denoiser, shown, level, marked, guidance, shapes)
         levels = level.float().clamp(min=_LEAST)
         return [
             velocity
@@ -77,7 +77,7 @@ class WanFirstFrame(Wan):
         times, parts = embedded_times(denoiser, torch.cat([rows.sigma, clean]).float() * 1000, rows.dtype)
         at = torch.arange(count, device=rows.sigma.device)[:, None].repeat(1, tokens)
         for number, ((size,), row) in enumerate(zip(rows.sizes, rows.text, strict=True)):
-            if row["given"]:
+            if row["from_start"]:
                 at[number, : size[1] * size[2] // 4] += count
         return times[at], parts[at]
 

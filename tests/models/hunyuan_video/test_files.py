@@ -124,6 +124,10 @@ def test_files_that_do_not_belong_are_named(tmp_path: Path, tiny_hunyuan_video: 
             stored = tencent(state) if names is tencent else comfy(tencent(state))
             (first, *_) = ROW.check_base_model(originals.write(tmp_path / "i2v.safetensors", stored))
             assert title in first.text, first
+    newer = net | {"byt5_in.fc1.weight": net["img_in.proj.bias"], "vision_in.proj.0.weight": net["img_in.proj.bias"]}
+    newer = {name: value for name, value in newer.items() if not name.startswith(("single_blocks.", "vector_in."))}
+    path = originals.write(tmp_path / "hunyuanvideo1.5_720p_t2v_fp16.safetensors", newer)
+    assert "a HunyuanVideo 1.5 transformer, which is not supported" in ROW.check_base_model(path)[0].text
     flux = originals.write(tmp_path / "flux.safetensors", originals.bfl(originals.flux_transformer().state_dict()))
     assert "a FLUX transformer" in ROW.check_base_model(flux)[0].text
     image_vae = originals.write(tmp_path / "ae.safetensors", originals.ldm_vae(originals.autoencoder().state_dict()))

@@ -106,13 +106,13 @@ def test_the_first_frame_adds_nothing_to_the_loss_and_is_where_samples_end() -> 
         torch.testing.assert_close((noisy - sigma * made)[:, :1], start, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("mode", "dynamic"), [("static", "false"), ("dynamic", "auto")])
-def test_wan22_5b_i2v_graphs_equal_the_plan(mode: str, dynamic: str) -> None:
+def test_wan22_5b_i2v_graphs_of_open_sizes_equal_the_plan() -> None:
+    """The times of each token are as long as the clip: their axis is open too. Static ones: a run has them."""
     subject = Subject(
         model_with_lora, [r".*attn\d\.to_k"], FROM_PICTURE.block_lists, FROM_PICTURE.predict, batch_from_picture,
         from_picture, [3, 16, 9, 12, 15, 30, 33, 60], room=512,
     )  # fmt: skip
-    planned_graphs_are_observed(subject, mode, dynamic, BUCKETS, "mask")
+    planned_graphs_are_observed(subject, "dynamic", "auto", BUCKETS, "mask")
 
 
 def test_what_a_clip_starts_from_is_the_pipelines_latent(tiny_wan22_5b: Path) -> None:
@@ -121,7 +121,7 @@ def test_what_a_clip_starts_from_is_the_pipelines_latent(tiny_wan22_5b: Path) ->
     row = stack.encode_row(clip)
     torch.testing.assert_close(row["start"], stack.encode_start(clip[:, 0], 5)["start"])
     pipeline = WanImageToVideoPipeline(
-        **WanPipeline.from_pretrained(tiny_wan22_5b).components,
+        **WanPipeline.from_pretrained(tiny_wan22_5b, local_files_only=True).components,
         image_encoder=None, image_processor=None, expand_timesteps=True,
     )  # fmt: skip
     _, wanted, _ = pipeline.prepare_latents(clip[None, :, 0], 1, 4, 64, 96, 5, torch.float32, torch.device("cpu"))
