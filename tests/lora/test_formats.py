@@ -35,11 +35,11 @@ Deltas = dict[str, Tensor]
 
 
 def deltas(lora: Lora) -> Deltas:
-    changes = {}
+    entries = {}
     for path in lora.layers:
         a, b = lora.pair(path)
-        changes[path] = lora.scale_of(path) * (b @ a).detach()
-    return changes
+        entries[path] = lora.scale_of(path) * (b @ a).detach()
+    return entries
 
 
 def read_deltas(path: Path, known: LayerNames = NAMES) -> Deltas:
@@ -47,10 +47,10 @@ def read_deltas(path: Path, known: LayerNames = NAMES) -> Deltas:
     return {layer: file.scales[layer] * (b @ a) for layer, (a, b) in file.pairs.items()}
 
 
-def same(actual: Deltas, wanted: Deltas) -> None:
-    assert actual.keys() == wanted.keys()
+def same(result: Deltas, wanted: Deltas) -> None:
+    assert result.keys() == wanted.keys()
     for layer, delta in wanted.items():
-        torch.testing.assert_close(actual[layer], delta, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(result[layer], delta, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["kohya", "diffusers"])
@@ -126,14 +126,14 @@ def test_diffusers_reads_our_kohya_file_exactly() -> None:
             torch.randn(12288 if "ff" in end else 3072, 3, generator=source),
             2.0,
         )
-    read_keys = _convert_kohya_flux_lora_to_diffusers(dict(in_format(layers, NAMES, "kohya")))
+    result = _convert_kohya_flux_lora_to_diffusers(dict(in_format(layers, NAMES, "kohya")))
     for path, one in layers.items():
-        a, b = (read_keys.pop(f"transformer.{path}.lora_{half}.weight") for half in "AB")
+        a, b = (result.pop(f"transformer.{path}.lora_{half}.weight") for half in "AB")
         # on more inputs than the two products have ranks: they are equal where these are
         x = torch.randn(a.shape[1], 8, generator=source) / 3072**0.5
         torch.testing.assert_close(b @ (a @ x), one.scale * (one.b @ (one.a @ x)), rtol=1e-4, atol=1e-4)
-    for key in [key for key in read_keys if ".lora_B." in key]:
-        assert not read_keys[key].any()
+    for key in [key for key in result if ".lora_B." in key]:
+        assert not result[key].any()
 
 
 def bfl_file(path: Path, rank: int, spelled: Callable[[str], str]) -> Deltas:
@@ -226,8 +226,8 @@ def test_alpha_of_diffusers_metadata_and_of_pefts_config(tmp_path: Path) -> None
     for path in old.layers:
         a, b = old.pair(path)
         tensors |= {f"transformer.{path}.lora_A.weight": a.detach(), f"transformer.{path}.lora_B.weight": b.detach()}
-    details = {"transformer.r": 4, "transformer.lora_alpha": 10}
-    metadata = {"lora_adapter_metadata": json.dumps(details)}
+    words = {"transformer.r": 4, "transformer.lora_alpha": 10}
+    metadata = {"lora_adapter_metadata": json.dumps(words)}
     safetensors.torch.save_file(tensors, tmp_path / "x.safetensors", metadata)
     same(read_deltas(tmp_path / "x.safetensors"), deltas(old))
     safetensors.torch.save_file(tensors, tmp_path / "adapter_model.safetensors")
@@ -271,8 +271,8 @@ def test_parts_that_are_not_trained_here_are_left_out_and_said(tmp_path: Path) -
     tensors = pair("lora_unet_img_in", 16) | pair("lora_te1_text_model_encoder_layers_0_mlp_fc1")
     safetensors.torch.save_file(tensors, tmp_path / "x.safetensors")
     _, lora = trained(targets=("x_embedder",))
-    (note, _) = continue_from(lora, read_lora(tmp_path / "x.safetensors", NAMES))
-    assert "text encoders (1 layers)" in note
+    (notes, _) = continue_from(lora, read_lora(tmp_path / "x.safetensors", NAMES))
+    assert "text encoders (1 layers)" in notes
 
 
 def test_hashes_are_those_that_other_tools_compute(tmp_path: Path) -> None:

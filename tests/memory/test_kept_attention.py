@@ -70,8 +70,8 @@ def test_attention_runs_once_and_its_results_and_inputs_alone_are_kept(calls: li
         runs[kind, compiled], kept[kind, compiled] = step(SUBJECTS["wan"], kind, compiled)
         counts[kind, compiled] = calls.count(True)
     wanted = runs.pop(("auto", False))
-    for each in runs.values():
-        torch.testing.assert_close(each, wanted, rtol=1e-5, atol=1e-6)
+    for row in runs.values():
+        torch.testing.assert_close(row, wanted, rtol=1e-5, atol=1e-6)
     # two blocks
     assert counts == {(kind, how): 4 if kind == "auto" else 2 for kind, how in counts}
     # of each: tokens of 2 heads of 16, and a number of their softmax each

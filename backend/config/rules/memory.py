@@ -67,7 +67,7 @@ MEMORY_RULES: tuple[Rule, ...] = (
         ),
         "checkpointing_kind attention is block here: compiled blocks keep attention only within their graphs, which "
         "needs the backend inductor, compiled linear layers and no dropout",
-        "Set memory.checkpointing_kind to block",
+        "Set checkpointing_kind to block; attention works with inductor, compiled linear layers and no dropout",
         "warning",
     ),
     # quantised base

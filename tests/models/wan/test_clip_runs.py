@@ -49,8 +49,8 @@ def settings(family: str, base: Path, footage: Path, where: Path, **changes: dic
 
 
 def prompt_of(picture: Path | None = None) -> dict:
-    words = {"prompt": "a grey clip", "width": 64, "height": 64, "steps": 2, "seed": 3, "frames": 5}
-    return words if picture is None else words | {"control_image": str(picture)}
+    prompt = {"prompt": "a grey clip", "width": 64, "height": 64, "steps": 2, "seed": 3, "frames": 5}
+    return prompt if picture is None else prompt | {"control_image": str(picture)}
 
 
 @pytest.mark.slow
@@ -131,11 +131,11 @@ def is_the_pipelines_clip(
     ).frames[0]
     vae = family.load_vae(base, loading)
     start = vae.encode_start(levels / 127.5 - 1, frames)
-    lines = [row | start for row in family.load_text(base, loading).encode([prompt.prompt, "blue"], 512)]
+    text = [row | start for row in family.load_text(base, loading).encode([prompt.prompt, "blue"], 512)]
     shapes = ShapeRuntime("off")
     latent = draw_latent(
         prompt,
-        PromptText(*lines),
+        PromptText(*text),
         lambda x, sigma, conditioning, guidance: family.predict(
             pipeline.transformer, x, sigma, conditioning, guidance, shapes
         ),
