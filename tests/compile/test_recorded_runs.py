@@ -130,9 +130,9 @@ def test_auto_leaves_out_what_cannot_be_recorded(values: dict[str, Any], why: st
 
 @pytest.mark.parametrize(("name", "spare"), [("flux", SPARE), ("sdxl", 0)])
 def test_auto_asks_for_more_memory_where_kernels_are_large(name: str, spare: int, card: Card, tmp_path: Path) -> None:
-    given = {"cfg": Config(), "device": torch.device("cpu"), "family": family(name)}
+    values = {"cfg": Config(), "device": torch.device("cpu"), "family": family(name)}
     trainable = SimpleNamespace(denoiser=torch.nn.Linear(2, 2))
-    made = record_passes(SimpleNamespace(**given), trainable, EventWriter(tmp_path / "events.jsonl"))
+    made = record_passes(SimpleNamespace(**values), trainable, EventWriter(tmp_path / "events.jsonl"))
     assert made is not None and made.trial is not None and made.trial.spare == spare
 
 

@@ -178,14 +178,14 @@ def test_a_sample_of_framepack_and_framepack_f1_is_the_pipelines(
     pipeline.set_progress_bar_config(disable=True)
     picture = torch.rand(3, 32, 48, generator=torch.Generator().manual_seed(1)) * 2 - 1
     stack, text = code.load_vae(tiny_framepack, CPU), code.load_text(tiny_framepack, CPU)
-    told = stack.encode_start(picture)
-    start = told["behind"][None, :, :1]
-    given = {"image": (picture[None] + 1) / 2, "prompt": "a red circle", "height": 32, "width": 48}
-    given |= {"num_inference_steps": 2, "guidance_scale": 4.5, "max_sequence_length": 24, "sampling_type": kind}
+    start_fields = stack.encode_start(picture)
+    start = start_fields["behind"][None, :, :1]
+    values = {"image": (picture[None] + 1) / 2, "prompt": "a red circle", "height": 32, "width": 48}
+    values |= {"num_inference_steps": 2, "guidance_scale": 4.5, "max_sequence_length": 24, "sampling_type": kind}
     # it draws the picture's latent at random
-    pipeline.prepare_image_latents = lambda *given, **named: start
+    pipeline.prepare_image_latents = lambda *arguments, **named: start
     source = torch.Generator().manual_seed(5)
-    wanted = pipeline(**given, num_frames=33 * count, generator=source, output_type="latent").frames[-1]
+    wanted = pipeline(**values, num_frames=33 * count, generator=source, output_type="latent").frames[-1]
     source = torch.Generator().manual_seed(5)
     model = code.load_denoiser(tiny_framepack, CPU).eval()
     (words,) = text.encode(["a red circle"], 24)
@@ -194,7 +194,7 @@ def test_a_sample_of_framepack_and_framepack_f1_is_the_pipelines(
     for _ in range(sections.count):
         noise = torch.randn(1, LATENT_CHANNELS, 9, 4, 6, generator=source)[0]
         x = torch.cat([torch.randn(LATENT_CHANNELS, 1, 4, 6), noise], dim=1)
-        row = [sections.told(words | told)]
+        row = [sections.told(words | start_fields)]
         with torch.no_grad():
             for now, then in zip(levels, levels[1:], strict=False):
                 (made,) = code.predict(model, [x], torch.tensor([now]), row, 4.5, ShapeRuntime())
@@ -211,12 +211,12 @@ def test_a_sample_of_framepack_and_framepack_f1_is_the_pipelines(
 def test_a_row_of_framepack_f1_is_a_section_with_what_is_before_it(tiny_framepack: Path) -> None:
     stack, draw = load_family("framepack_f1").load_vae(tiny_framepack, CPU), torch.Generator().manual_seed(4)
     clips = [torch.rand(3, 109, 32, 32, generator=draw) * 2 - 1 for _ in range(3)]
-    found = set()
+    result = set()
     for clip in clips:
         row, whole = stack.encode_row(clip), stack.encode(clip[None])[0]
         section = next(at for at in range(3) if torch.equal(row["latent"][:, 1:], whole[:, 1 + 9 * at : 10 + 9 * at]))
         known = torch.nn.functional.pad(whole[:, : 1 + 9 * section], (0, 0, 0, 0, 19, 0))[:, -19:]
         four, twice, once = known.split([16, 2, 1], dim=1)
         assert torch.equal(row["behind"], torch.cat([whole[:, :1], once, twice, four], dim=1))
-        found.add(section)
-    assert len(found) > 1
+        result.add(section)
+    assert len(result) > 1

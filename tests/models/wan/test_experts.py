@@ -154,11 +154,11 @@ def test_the_whole_expert_for_low_noise_is_saved_as_such_and_the_tools_read_and_
     def weights(folder: Path, part: str) -> dict[str, torch.Tensor]:
         return load_file(folder / part / "diffusion_pytorch_model.safetensors")
 
-    before, wanted, found = (weights(folder, "transformer_2") for folder in (tiny_wan22, tuned, merged))
+    before, wanted, entries = (weights(folder, "transformer_2") for folder in (tiny_wan22, tuned, merged))
     changed = {name for name, value in before.items() if not value.equal(wanted[name])}
     assert changed and all(name.startswith("blocks.0.attn1.") for name in changed)
     for name in changed:
         if name.endswith("weight") and "norm" not in name:
-            torch.testing.assert_close(found[name], wanted[name], atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(entries[name], wanted[name], atol=1e-5, rtol=1e-4)
     one, other = weights(tiny_wan22, "transformer"), weights(merged, "transformer")
     assert all(value.equal(other[name]) for name, value in one.items())
