@@ -107,7 +107,7 @@ def make_app(
         for root in store.roots():
             recovery.reconcile(root)
         store.empty_bins()
-        # A queue that was on when the machine went down goes on.
+        # A queue that was on when the machine went down continues.
         queue_routes.see_to(store, queue_folder, preview_folder)
         yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from backend.base.errors import WriteFailed
 from backend.base.files import write_atomic
 from backend.config.endings import PICTURES, UNREAD_PICTURES, WEIGHTS
 from backend.dataset import captions
+from backend.dataset.caption_sources import read_captions
 from backend.dataset.items import Item
 from gui import messages
 from gui.dataset_scan import PageScan
@@ -36,12 +38,13 @@ class Captions:
         item = self._item(scan, index)
         path, note = self._file(item), ""
         try:
-            text, encoding = captions.read(path)
+            texts, encoding = read_captions(path, self.scan.caption_lines)
+            text = "\n".join(texts)
             if encoding == "cp1252":
                 note = f"{path.name} is not in UTF-8 and was read as Windows-1252. Saving writes it as UTF-8."
         except FileNotFoundError:
             # one that a list names has its caption there, before which a file of its own counts
-            text = item.caption if item.caption_path is None and item.caption != self.scan.trigger_word else ""
+            text = self.scan.bare(item) if item.caption_path is None else ""
             note = f"There is no {path.name} yet. Saving creates it."
         except captions.BadCaption as wrong:
             text, note = "", messages.sentence(f"{path.name} can't be read: {wrong}")
@@ -86,18 +89,25 @@ class Captions:
     def _file(self, item: Item) -> Path:
         return item.caption_path or item.path.with_suffix(self.scan.caption_extension)
 
+    def _further(self, item: Item, first: Path) -> list[str]:
+        """Captions in the other files of an image; one that can't be read has none."""
+        texts: list[str] = []
+        for ending in self.scan.more_extensions:
+            path = item.path.with_suffix(ending)
+            with suppress(OSError, captions.BadCaption):
+                texts += read_captions(path, self.scan.caption_lines)[0] if path != first else ()
+        return texts
+
     def _refresh(self, path: Path, index: int) -> str:
         """Update the scan to what the file holds now."""
         item = self.scan.items[index]
         try:
-            text: str | None = captions.read(path)[0]
+            texts: tuple[str, ...] = read_captions(path, self.scan.caption_lines)[0]
+            texts = tuple(filter(None, (*texts, *self._further(item, path)))) or ("",)
+            caption_path: Path | None = path
         except (OSError, captions.BadCaption):
-            text = None
-        updated = replace(
-            item,
-            caption=captions.with_trigger(text or "", self.scan.trigger_word),
-            caption_path=path if text is not None else None,
-        )
+            texts, caption_path = ("",), None
+        updated = replace(self.scan.finished(item, texts), caption_path=caption_path)
         self.scan.edited(index, updated)
         return updated.caption
 
@@ -110,6 +120,8 @@ def _before(path: Path) -> bytes | None:
     if not path.is_file():
         raise HTTPException(409, f"{path.name} is not a file. {remedy}")
     before = path.read_bytes()
+    if path.suffix.lower() == ".json":
+        raise HTTPException(409, f"{path.name} is JSON, which holds more than a caption: change it in a text editor.")
     if path.suffix.lower() in PICTURES | UNREAD_PICTURES | WEIGHTS or not captions.is_text(before):
         raise HTTPException(409, f"{path.name} is not a text file, so no caption is written over it. {remedy}")
     return before

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from backend.config import toml_io
 from backend.config.schema import Config
+from backend.dataset.caption_variants import CaptionRule
 from backend.dataset.items import ClipReport, DatasetScan, Item
-from backend.dataset.scan import most_controls
+from backend.dataset.scan import folder_specs, most_controls
+from backend.dataset.scan_captions import bare, finished
+from backend.dataset.scan_state import FolderSpec
 from backend.families.table import FAMILIES
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.work import RunWork, work_of
@@ -20,7 +24,19 @@ from gui.thumbnails import Thumbnails
 
 PAGE = 48
 # Settings outside these sections change neither the scan nor the plan.
-_SECTIONS = ("model", "dataset", "video", "training", "compile", "sampling", "validation")
+_SECTIONS = (
+    "model",
+    "dataset",
+    "captions",
+    "masks",
+    "augmentation",
+    "network",
+    "video",
+    "training",
+    "compile",
+    "sampling",
+    "validation",
+)
 # What the scan itself reads. After a change of anything else, only the plan is made again.
 _SCANNED = ("folders", "caption_extension", "trigger_word", "cache_dir", "validation_split", "validation_split_seed")
 _OTHER_IMAGES = "The dataset settings have changed since this scan. Scan again."
@@ -120,9 +136,36 @@ class PageScan:
         return self._config.dataset.caption_extension if self._config else ".txt"
 
     @property
+    def more_extensions(self) -> list[str]:
+        """Endings of further caption files."""
+        return self._config.captions.more_caption_extensions if self._config else []
+
+    @property
+    def caption_lines(self) -> bool:
+        """Whether each line of a caption file is a caption."""
+        return self._config is not None and self._config.captions.caption_lines
+
+    @property
     def trigger_word(self) -> str | None:
         """The word at the start of each of their captions."""
         return self._config.dataset.trigger_word if self._config else None
+
+    def finished(self, item: Item, texts: Sequence[str]) -> Item:
+        """`item` with these captions, as a scan would have it."""
+        if self._config is None:
+            return item
+        spec = self._spec(item)
+        rule = CaptionRule.of(self._config.captions)
+        caption, texts, trigger = finished(texts, spec, rule, self.trigger_word)
+        return replace(item, caption=caption, texts=texts, trigger=trigger)
+
+    def bare(self, item: Item) -> str:
+        """Its caption without the trigger word and what its folder writes around each."""
+        return bare(item.caption, self._spec(item), self.trigger_word)
+
+    def _spec(self, item: Item) -> FolderSpec:
+        specs = [] if self._config is None else folder_specs(self._config)
+        return next((each for each in specs if item.path.is_relative_to(each.path)), FolderSpec(item.path.parent))
 
     def edited(self, index: int, item: Item) -> None:
         """Take over an image whose caption was edited."""
@@ -168,6 +211,8 @@ class PageScan:
                     "bucket": self._buckets.get(item.key, ""),
                     "validation": index >= self.trained,
                     "clip": self._clip_facts(item),
+                    "masked": item.mask is not None,
+                    "captions": len(item.texts) or 1,
                 }
                 for index in shown[first : first + PAGE]
                 for item in (self.items[index],)
@@ -239,4 +284,14 @@ def _scanned(config: Config) -> list[Any]:
     paired = any(row["control_path"] for row in [*dataset["folders"], *measured])
     # The scan reads as many control images as the family takes.
     clips = None if FAMILIES[config.model.family].video is None else config.video.model_dump()
-    return [*(dataset[name] for name in _SCANNED), measured, paired and most_controls(config), clips]
+    captions = config.captions.model_dump()
+    # how many versions are made changes the plan alone
+    del captions["caption_variants"]
+    return [
+        *(dataset[name] for name in _SCANNED),
+        captions,
+        config.masks.alpha_mask,
+        measured,
+        paired and most_controls(config),
+        clips,
+    ]

@@ -88,6 +88,27 @@ _GROUPS = (
         "Folders of images. Each image has a caption in a text file of the same name.",
     ),
     Group(
+        "captions",
+        "dataset",
+        "Changing captions",
+        "Several captions for an image, tags in another order each time, words drawn at random.",
+        open=False,
+    ),
+    Group(
+        "masks",
+        "dataset",
+        "Masks",
+        "Which parts of an image count: by a mask folder, set in the table of folders, or by its transparency.",
+        open=False,
+    ),
+    Group(
+        "augmentation",
+        "dataset",
+        "Augmentation",
+        "Images that are mirrored, cropped or colored otherwise from time to time.",
+        open=False,
+    ),
+    Group(
         "video",
         "dataset",
         "Video clips",
@@ -192,6 +213,7 @@ def column_facts(column: Setting) -> dict[str, Any]:
         "help": column.help,
         "default": column.default,
         "choices": list(column.choices or column.suggestions),
+        "advanced": column.advanced,
     }
 
 

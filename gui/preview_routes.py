@@ -12,26 +12,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
 
 from backend.base.errors import Refused
 from backend.base.redact import redact
 from backend.config.load import load
 from backend.config.schema import Config
+from backend.families.table import family
 from backend.plan.memory.preview import SUBJECT, preview_plan
 from backend.plan.memory.report import memory_dict
 from backend.runs.errors import RunError
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
 from backend.runs.preview import process
+from backend.runs.preview.class_images import class_folders, class_images_request
 from backend.runs.preview.folder import ENDS, PreviewFolder
 from backend.runs.preview.losses import losses_of
+from backend.runs.preview.request import checkpoints_of, row_of_checkpoint
 from backend.runs.start_lock import shares_device
-from gui.preview_drawing import Drawing, request_of
+from gui.preview_drawing import MOST, Drawing, request_of
 from gui.run_routes import answer, or_refusal
-from gui.run_store import RunStore
+from gui.run_store import SAMPLES, RunStore
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +57,11 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
         """Runs with LoRA files or at work, with the prompts of each; and the form's base model."""
         config = form()
         base = None if config is None else config.model.base_model
+        lacking = [] if config is None else [folder.names for folder in class_folders(config)]
         rows = [_source(run) for run in store.runs()]
-        return answer({"runs": [row for row in rows if row["files"] or row["live"]], "base": base})
+        own = {} if config is None else _abilities(config)
+        own["class_images"] = sum(map(len, lacking)) if lacking else None
+        return answer({"runs": [row for row in rows if row["files"] or row["live"]], "base": base, **own})
 
     @router.get("/preview/state")
     def state(request: Annotated[str | None, Query(max_length=100)] = None) -> Response:
@@ -65,11 +72,11 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
 
     @router.get("/preview/picture")
     def picture(request: Name, file: Name) -> Response:
-        """A finished picture."""
+        """A finished picture, or a clip, of which browsers ask for parts (Range) to seek in it."""
         path = folder.picture(request, file)
         if path is None:
             raise HTTPException(404, "There is no such picture.")
-        return FileResponse(path, media_type="image/png", headers=_PICTURE)
+        return FileResponse(path, media_type=SAMPLES[path.suffix], headers=_PICTURE)
 
     @router.get("/preview/matrix")
     def matrix(request: Name) -> Response:
@@ -95,8 +102,41 @@ def routes(store: RunStore, form: Callable[[], Config | None], folder: PreviewFo
         """The memory that these pictures need, before anything is drawn; ``reason`` alone where nothing tells it."""
         return answer(_plan(store, form, folder, drawing))
 
+    _add_class_images(router, store, form, folder)
+    _add_control(router, folder)
     _add_endings(router, folder)
     return router
+
+
+def _add_class_images(
+    router: APIRouter, store: RunStore, form: Callable[[], Config | None], folder: PreviewFolder
+) -> None:
+    """The route that draws class images of DreamBooth."""
+
+    @router.post("/preview/class_images")
+    def draw_class_images() -> Response:
+        """Ask for the class images that the form's regularization folders lack; starts the worker."""
+
+        def submit() -> str:
+            config = form()
+            if config is None:
+                raise Refused("The form's values can't be read", "Correct the marked fields.")
+            identity = folder.submit(class_images_request(config, class_folders(config), MOST))
+            process.start(folder, store.roots())
+            return identity
+
+        return answer({"request": or_refusal(submit)})
+
+
+def _add_control(router: APIRouter, folder: PreviewFolder) -> None:
+    """The route that takes an image from a browser."""
+
+    @router.post("/preview/control")
+    async def control(request: Request) -> Response:
+        """Keep an image to start from, which is the body; its path, as a form takes it."""
+        data = await request.body()
+        kept = await run_in_threadpool(or_refusal, lambda: folder.keep_control(data))
+        return answer({"path": str(kept)})
 
 
 def _add_endings(router: APIRouter, folder: PreviewFolder) -> None:
@@ -120,11 +160,19 @@ def _source(run: Run) -> dict[str, Any]:
     """A run as something to draw with."""
     if RunStore.trains_whole_model(run):  # it has no LoRA file
         return {"name": run.name, "files": [], "prompts": [], "live": False}
-    files = [{"name": each.path.name, "step": each.step} for each in run.checkpoints()]
+    checkpoints = checkpoints_of(run)
+    files = [{"name": each.path.name, "title": row_of_checkpoint(run, each).name} for each in checkpoints]
     live = run.is_at_work()
     loaded = load(run.config_path).config if files or live else None
     prompts = [] if loaded is None else [prompt.model_dump() for prompt in loaded.sampling.prompts]
-    return {"name": run.name, "files": files, "prompts": prompts, "live": live}
+    own = {} if loaded is None else _abilities(loaded)
+    return {"name": run.name, "files": files, "prompts": prompts, "live": live, **own}
+
+
+def _abilities(config: Config) -> dict[str, Any]:
+    """How many control images the base model of these settings takes, and whether it makes clips."""
+    facts = family(config.model.family)
+    return {"controls": facts.sample_controls, "clips": facts.video is not None}
 
 
 def _plan(

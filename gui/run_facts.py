@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from backend.runs.events.kinds import (
+    AttentionEvent,
     CheckpointEvent,
     CompiledShareEvent,
     CompileStateEvent,
@@ -36,7 +37,7 @@ from backend.runs.events.validation import AverageEvent, BestEvent, EarlyStopEve
 from backend.runs.validation_words import average_words, best_words, early_stop_words, overfit_words
 from gui import messages
 
-Said = TypeVar("Said", bound=Event)
+AnyEvent = TypeVar("Said", bound=Event)
 MOST = 400
 """Enough for any chart and table; a run with thousands of samples shows the newest."""
 _MOST_WARNINGS = 20
@@ -76,6 +77,7 @@ class RunFacts:
     early_stop: EarlyStopEvent | None = None
     average: AverageEvent | None = None
     compile: CompileFacts = field(default_factory=CompileFacts)
+    attention: AttentionEvent | None = None
     recorded: CudaGraphsEvent | None = None
     recompiles: list[RecompileEvent] = field(default_factory=list)
     breaks: list[GraphBreakEvent] = field(default_factory=list)
@@ -169,6 +171,8 @@ class RunFacts:
                 self.compile.share = event
             case GraphEvent():
                 self.compile.graphs = [*self.compile.graphs, event][-MOST:]
+            case AttentionEvent():
+                self.attention = event
             case CudaGraphsEvent():
                 self.recorded = event
             case RecompileEvent():
@@ -190,6 +194,7 @@ class RunFacts:
             "early_stop": _worded(self.early_stop, early_stop_words),
             "average": _worded(self.average, average_words),
             "compile": self.compile.to_dict(),
+            "attention": _timed(self.attention),
             "recorded": _timed(self.recorded),
             "recompiles": [_timed(event) for event in self.recompiles],
             "breaks": [_timed(event) for event in self.breaks],
@@ -208,7 +213,7 @@ def _shown(event: Event | None, names: tuple[str, ...]) -> dict[str, Any] | None
     return None if event is None else {name: getattr(event, name) for name in names}
 
 
-def _worded(event: Said | None, words: Callable[[Said], str]) -> dict[str, Any] | None:
+def _worded(event: AnyEvent | None, words: Callable[[AnyEvent], str]) -> dict[str, Any] | None:
     """The fields of an event, and what they say in words."""
     return None if event is None else {**to_fields(event), "words": messages.sentence(words(event))}
 

@@ -21,7 +21,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
 # Nothing may leave the machine: the browser itself enforces it. Gradio's front end needs inline scripts and evaluates
-# its HTML templates, hence the two "unsafe" words; they are about our own page, not about other hosts.
+# its HTML templates, so it has the two "unsafe" words; they are about our own page, not about other hosts.
 CONTENT_SECURITY_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; "

@@ -39,7 +39,7 @@ class Thumbnails:
         self._without: set[Path] = set()  # images without a thumbnail are tried once
 
     def of(self, item: Item) -> bytes | None:
-        """A small JPEG of an image, or of a window's first frame; None when it can't be made."""
+        """A small JPEG of an image with its mask, or of a window's first frame; None when it can't be made."""
         return self._made(item, _PX, [] if item.window is None else [item.window.start])
 
     def strip(self, item: Item, times: Sequence[float]) -> bytes | None:
@@ -48,6 +48,8 @@ class Thumbnails:
 
     def _made(self, item: Item, px: int, times: Sequence[float]) -> bytes | None:
         what = f"{item.key} {LOADER}" if not times else f"{item.key} {CLIP_LOADER} {px} {[*times]}"
+        mask = item.mask if item.window is None else None
+        what += "" if mask is None else f" mask {mask.key}"
         name = hashlib.sha256(what.encode()).hexdigest()[:32]
         kept = self.folder / f"{name}.jpg"
         with contextlib.suppress(OSError):
@@ -55,7 +57,7 @@ class Thumbnails:
         with self._lock:
             if kept in self._without:
                 return None
-            fault = None if kept.exists() else self._ask(item.path, kept, px, times)
+            fault = None if kept.exists() else self._ask(item.path, kept, px, times, mask and (mask.path or item.path))
             if fault is not None:
                 log.info("No thumbnail of %s: %s", item.path, fault)
                 self._without.add(kept)
@@ -70,7 +72,7 @@ class Thumbnails:
         with self._lock:
             self._end()
 
-    def _ask(self, path: Path, kept: Path, px: int, times: Sequence[float]) -> str | None:
+    def _ask(self, path: Path, kept: Path, px: int, times: Sequence[float], mask: Path | None) -> str | None:
         """What is wrong with a file; None when its thumbnail was made."""
         if self._leave is not None:
             self._leave.cancel()
@@ -90,6 +92,7 @@ class Thumbnails:
         patience.start()
         try:
             request = {"path": str(path), "to": str(kept), "px": px, **({"times": [*times]} if times else {})}
+            request |= {} if mask is None else {"mask": str(mask)}
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())["fault"]

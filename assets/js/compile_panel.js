@@ -109,7 +109,7 @@ export const drawCompile = (ui, last, status, facts) => {
     c.share === null || c.share === undefined
       ? ""
       : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
-  setText(ui.compile, sentence + share + recorded(facts.recorded));
+  setText(ui.compile, sentence + share + recorded(facts.recorded) + attention(facts.attention));
   drawPayback(ui, status);
   drawReasons(ui, facts);
 };
@@ -232,7 +232,30 @@ const recorded = (recordings) => {
   if (recordings.state === "recorded")
     return (
       ` CUDA graphs: the passes of ${formatCount(recordings.shapes, "shape")} are replayed, ` +
-      `which uses ${formatMemory(recordings.kept)} of memory.${others}`
+      `which uses ${formatMemory(recordings.kept)} of memory.${saved(recordings)}${others}`
     );
   return ` CUDA graphs are left out: ${recordings.reason}.`;
+};
+
+// How long a pass took before it was recorded, and takes now.
+/**
+ * @param {NonNullable<RunFacts["recorded"]>} recordings
+ */
+const saved = ({ plain_ms: plain, replay_ms: replay }) =>
+  plain && replay
+    ? ` A forward and backward pass takes ${formatNumber(replay, 3)} ms; before, it took ${formatNumber(plain, 3)} ms.`
+    : "";
+
+// Which kernel computes attention, what others were measured at, and which package is installed but does not work.
+/**
+ * @param {RunFacts["attention"]} kernel
+ */
+const attention = (kernel) => {
+  if (!kernel) return "";
+  const times = Object.entries(kernel.milliseconds || {})
+    .sort(([, a], [, b]) => a - b)
+    .map(([name, ms]) => `${name} ${formatNumber(ms, 3)} ms`);
+  const measured = times.length ? `, the fastest of those measured for ${kernel.form}: ${times.join(", ")}` : "";
+  const broken = Object.values(kernel.left_out || {}).filter((why) => /does not load|fails here/.test(why));
+  return ` Attention: ${kernel.route} (${kernel.detail})${measured}.${broken.map((why) => ` ${why}.`).join("")}`;
 };

@@ -11,6 +11,7 @@ const KEY = "monotile-card-gb";
 // A part has the same name and colour in every bar.
 const PARTS = [
   "weights",
+  "weight_copies",
   "swap_ring",
   "text_encoders",
   "lora",

@@ -1,10 +1,14 @@
 // Types what the server answers to the Preview tab. The names are those of gui/preview_routes.py.
 export interface PreviewSource {
   name: string;
-  files: { name: string; step: number | null }[];
+  // title: the step, and whether it is the best one or an average.
+  files: { name: string; title: string }[];
   prompts: PreviewPrompt[];
   // Whether it trains now, and can be followed.
   live: boolean;
+  // Control images that its family takes at most, and whether that makes clips.
+  controls?: number;
+  clips?: boolean;
 }
 export interface PreviewPrompt {
   prompt: string;
@@ -15,11 +19,12 @@ export interface PreviewPrompt {
   steps: number;
   guidance_scale: number;
   true_cfg_scale: number;
+  frames?: number | null;
 }
 export interface PreviewRequest {
   id: string;
   state: "waiting" | "drawing" | "done" | "cancelled" | "failed";
-  phase?: "text" | "load" | "sample" | "decode" | "wait" | "turn" | null;
+  phase?: "controls" | "text" | "load" | "sample" | "decode" | "wait" | "turn" | null;
   done?: number;
   total?: number | null;
   eta_s?: number | null;

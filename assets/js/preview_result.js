@@ -1,5 +1,6 @@
 // Shows a preview's pictures: those of one row of the matrix large, with a slider over the rows, and all of them small.
 
+import { isClip, player, stillOf, whenSeen } from "./clips.js";
 import { el, fill, setText } from "./dom.js";
 import { address } from "./http.js";
 import { PreviewWipe } from "./preview_wipe.js";
@@ -16,6 +17,7 @@ const settingsOf = (p) =>
   [
     `seed ${p.seed}`,
     `${p.width} × ${p.height}`,
+    p.frames ? `${p.frames} frames` : null,
     `${p.steps} steps`,
     `guidance ${p.guidance_scale}`,
     p.true_cfg_scale > 1 ? `CFG ${p.true_cfg_scale}` : null,
@@ -45,10 +47,10 @@ export class PreviewResult {
     this.shown = "";
     /** @type {PreviewRequest | null} */
     this.request = null;
-    this.wipe = new PreviewWipe((row, column) => {
-      const file = this.fileAt(row, column);
-      return file && pictureOf(this.request.id, file);
-    });
+    this.wipe = new PreviewWipe(
+      (row, column) => this.fileAt(row, column),
+      (file) => pictureOf(this.request.id, file),
+    );
     this.save = el("a", { id: "preview-save", hidden: true, download: "" }, "Save pictures, grid and page");
     fill(node, this.bar, this.large, this.wipe.node, this.matrix, this.save);
   }
@@ -94,9 +96,18 @@ export class PreviewResult {
     return el(
       "figure",
       { "data-cell": `${row}-${column}` },
-      el("img", { src: pictureOf(this.request.id, file), alt: prompt.prompt, width: prompt.width }),
+      this.shownLarge(prompt, file),
       el("figcaption", {}, `${prompt.prompt} · ${settingsOf(prompt)}`),
     );
+  }
+
+  shownLarge(prompt, file) {
+    const place = (name) => pictureOf(this.request.id, name);
+    if (!isClip(file)) return el("img", { src: place(file), alt: prompt.prompt, width: prompt.width });
+    const video = player(place(file), place(stillOf(file)), prompt.prompt);
+    video.width = prompt.width;
+    whenSeen(video);
+    return video;
   }
 
   fileAt(row, column) {
@@ -109,7 +120,7 @@ export class PreviewResult {
     const cell = (row, column) => {
       const file = this.fileAt(row, column);
       if (!file) return el("td", {}, "…");
-      const picture = el("img", { src: pictureOf(request.id, file), alt: "", loading: "lazy" });
+      const picture = el("img", { src: pictureOf(request.id, stillOf(file)), alt: "", loading: "lazy" });
       const label = `${request.rows[row].name}: ${request.prompts[column].prompt}`;
       return el("td", {}, el("button", { "aria-label": label, onclick: () => this.choose(row) }, picture));
     };

@@ -3,7 +3,8 @@
 import { el, fill, setText, whenPresent } from "./dom.js";
 import { formatMemory } from "./format.js";
 import { getJson, postJson } from "./http.js";
-import { pathInput } from "./path_input.js";
+import { PreviewControls } from "./preview_controls.js";
+import { PreviewLoras } from "./preview_loras.js";
 import { PreviewMemory } from "./preview_memory.js";
 import { PreviewResult } from "./preview_result.js";
 import { on } from "./state.js";
@@ -14,6 +15,7 @@ import { showError } from "./toasts.js";
 const FORM_BASE = "";
 const BUSY = new Set(["waiting", "drawing"]);
 const PHASES = {
+  controls: "Encoding the control images",
   text: "Encoding the prompts",
   load: "Loading the model",
   sample: "Sampling",
@@ -33,6 +35,8 @@ const NUMBERS = {
 let ui = null;
 /** @type {PreviewSource[]} */
 let sources = [];
+// What the form's base model takes besides a prompt.
+let formTakes = {};
 // Whether a person wrote prompts, or chose where base model and settings come from.
 let touched = false;
 let picked = false;
@@ -53,11 +57,14 @@ const build = (root) => {
   const source = el("select", { id: "preview-source", onchange: () => ((picked = true), chooseSource(true)) });
   const files = el("select", { id: "preview-files", multiple: true, size: "5" });
   const follow = el("input", { type: "checkbox", id: "preview-follow" });
-  const lora = el("input", { type: "text", id: "preview-lora", spellcheck: "false", placeholder: "none" });
-  const strength = el("input", { type: "number", id: "preview-strength", value: "1", step: "0.05" });
+  const loras = new PreviewLoras();
+  const strength = el("input", { type: "text", id: "preview-strength", value: "1", inputmode: "decimal" });
+  strength.title = "Several, such as 0.5, 0.75, 1, make a matrix of one checkpoint.";
   const prompts = el("textarea", { id: "preview-prompts", rows: "4", oninput: touch });
   const negative = el("input", { type: "text", id: "preview-negative" });
   const drawButton = el("button", { class: "primary", id: "preview-draw", onclick: draw }, "Draw");
+  const classButton = el("button", { id: "preview-class-images", hidden: true, onclick: drawClassImages });
+  classButton.title = "With the base model of the form, into its regularization folders. Drawing again continues.";
   const cancelButton = el("button", { id: "preview-cancel", onclick: () => ask("/preview/cancel") }, "Cancel");
   const endButton = el("button", { id: "preview-end", onclick: () => ask("/preview/end") }, "End preview");
   endButton.title = "Give the memory back. It also ends by itself after ten minutes, and when a run needs the GPU.";
@@ -65,29 +72,39 @@ const build = (root) => {
   const notes = el("ul", { class: "plain-list", id: "preview-notes", hidden: true });
   const result = el("div", { class: "preview-result" });
   const memory = new PreviewMemory(asked);
+  const controls = new PreviewControls(() => memory.later());
   const form = el(
     "div",
     { class: "preview-form", oninput: () => memory.later(), onchange: () => memory.later() },
     labelled("Base model and settings of", source),
     labelled("Checkpoints (several make a matrix)", files),
     el("label", { class: "preview-follow check" }, follow, "All checkpoints, and each new one while the run trains"),
-    labelled("Another LoRA file", lora),
-    labelled("LoRA strength", strength),
+    labelled("Strength of the checkpoint (several make a matrix)", strength),
+    loras.node,
     labelled("Prompts, one a line", prompts),
     labelled("Negative prompt (needs True CFG above 1)", negative),
+    controls.node,
     el(
       "div",
       { class: "preview-numbers" },
       Object.entries(numbers).map(([name, node]) => labelled(NUMBERS[name][0], node)),
     ),
     memory.node,
-    el("div", { class: "buttons" }, drawButton, cancelButton, endButton),
+    el("div", { class: "buttons" }, drawButton, classButton, cancelButton, endButton),
   );
   fill(root, el("div", { class: "preview" }, form, el("div", { class: "preview-result" }, status, notes, result)));
-  pathInput(lora);
-  const parts = { memory, source, follow, files, lora, strength, prompts, negative, numbers, status, notes };
-  ui = { ...parts, drawButton, cancelButton, endButton, result: new PreviewResult(result) };
+  const parts = { memory, controls, source, follow, files, loras, strength, prompts, negative, numbers, status, notes };
+  ui = { ...parts, drawButton, classButton, cancelButton, endButton, result: new PreviewResult(result) };
 };
+
+// Only where a folder of the form asks for class images.
+const showClassImages = (missing) => {
+  ui.classButton.hidden = missing === null;
+  setText(ui.classButton, missing ? `Draw ${missing} class images` : "All class images are there");
+  ui.classesMissing = missing;
+};
+
+const drawClassImages = () => ask("/preview/class_images");
 
 const ask = async (route) => {
   try {
@@ -102,7 +119,11 @@ const loadSources = async () => {
   if (!ui || currentTab() !== "Preview") return;
   try {
     const answer = await getJson("/preview/sources");
-    if (JSON.stringify(answer.runs) === JSON.stringify(sources) && ui.source.options.length) return;
+    showClassImages(answer.class_images);
+    const takes = { controls: answer.controls, clips: answer.clips };
+    const same = JSON.stringify([answer.runs, takes]) === JSON.stringify([sources, formTakes]);
+    if (same && ui.source.options.length) return;
+    formTakes = takes;
     const before = ui.source.value;
     const first = !picked && (!ui.source.options.length || before === FORM_BASE);
     sources = answer.runs;
@@ -126,11 +147,12 @@ const chooseSource = (fresh) => {
   fill(
     ui.files,
     (run?.files || []).map((file) => {
-      const option = el("option", { value: file.name }, file.step === null ? file.name : `step ${file.step}`);
+      const option = el("option", { value: file.name }, file.title);
       option.selected = fresh || !selected.size ? file.name === newest : selected.has(file.name);
       return option;
     }),
   );
+  ui.controls.show(run || formTakes);
   ui.files.disabled = !run;
   ui.follow.disabled = !run?.live;
   ui.follow.checked &&= Boolean(run?.live);
@@ -138,21 +160,31 @@ const chooseSource = (fresh) => {
   if (!fresh || touched || !run?.prompts.length) return;
   ui.prompts.value = run.prompts.map((prompt) => prompt.prompt.replaceAll("\n", " ")).join("\n");
   ui.negative.value = run.prompts[0].negative_prompt;
+  ui.controls.use(run.prompts[0]);
   for (const name of Object.keys(NUMBERS)) ui.numbers[name].value = String(run.prompts[0][name]);
 };
 
+// The numbers in a text, which commas, semicolons or blanks part.
+const numbersIn = (text) => text.split(/[\s,;]+/).filter(Boolean).map(Number);
+
 // What the form asks for, as the server takes it.
 const asked = () => ({
+  ...strengthsAsked(),
   run: ui.source.value === FORM_BASE ? null : ui.source.value,
   files: ui.follow.checked ? [] : [...ui.files.selectedOptions].map((option) => option.value),
   follow: ui.follow.checked && ui.source.value !== FORM_BASE,
-  lora: ui.lora.value,
-  strength: Number(ui.strength.value),
+  loras: ui.loras.asked,
   prompts: ui.prompts.value.split("\n"),
   negative_prompt: ui.negative.value,
   changes: ui.memory.changes,
+  ...ui.controls.asked,
   ...Object.fromEntries(Object.entries(ui.numbers).map(([name, node]) => [name, Number(node.value)])),
 });
+
+const strengthsAsked = () => {
+  const strengths = numbersIn(ui.strength.value);
+  return strengths.length > 1 ? { strengths } : { strength: strengths[0] ?? 1 };
+};
 
 const draw = async () => {
   ui.drawButton.disabled = true;
@@ -198,6 +230,7 @@ const outcome = (request) => {
 const show = ({ worker, request }) => {
   const busy = Boolean(request && BUSY.has(request.state));
   ui.drawButton.disabled = busy;
+  ui.classButton.disabled = busy || !ui.classesMissing;
   ui.cancelButton.disabled = !busy;
   ui.endButton.disabled = !worker.alive;
   ui.status.dataset.state = request?.state || "none";

@@ -1,12 +1,17 @@
-// Compares two rows of a preview's matrix: one picture over the other, with an edge that moves.
+// Compares two rows of a preview's matrix: one picture or clip over the other, with an edge that moves.
 
+import { isClip, keepTogether, player, stillOf } from "./clips.js";
 import { el, fill } from "./dom.js";
 /** @import { PreviewRequest } from "./preview" */
 
 export class PreviewWipe {
-  /** @param {(row: number, column: number) => string | undefined} pictureAt - the address of a picture */
-  constructor(pictureAt) {
-    this.pictureAt = pictureAt;
+  /**
+   * @param {(row: number, column: number) => string | undefined} fileAt - the name of a picture or clip
+   * @param {(file: string) => string} addressOf
+   */
+  constructor(fileAt, addressOf) {
+    this.fileAt = fileAt;
+    this.addressOf = addressOf;
     const changed = () => this.draw();
     // Until a person chooses rows, they are the first and the newest.
     this.picked = false;
@@ -16,9 +21,13 @@ export class PreviewWipe {
     this.column = el("select", { id: "preview-column", onchange: changed });
     this.edge = el("input", { type: "range", id: "preview-edge", min: "0", max: "100", value: "50", oninput: changed });
     this.edge.setAttribute("aria-label", "Edge between A and B");
-    this.left = el("img", { alt: "A", id: "preview-left" });
-    this.right = el("img", { alt: "B", id: "preview-right" });
     this.line = el("i", {});
+    this.shown = "";
+    this.box = el("div", { class: "preview-wipe" });
+    this.stills = el("input", { type: "checkbox", id: "preview-stills", onchange: changed });
+    this.choice = el("label", { class: "check", hidden: true }, this.stills, "Frames instead of clips");
+    const toggle = () => this.toggle();
+    this.play = el("button", { class: "small", id: "preview-play", hidden: true, onclick: toggle }, "Play");
     this.node = el(
       "details",
       { class: "preview-compare", id: "preview-compare", hidden: true, ontoggle: changed },
@@ -30,15 +39,17 @@ export class PreviewWipe {
         el("label", {}, "B", this.b),
         el("label", {}, "Prompt", this.column),
         this.edge,
+        this.play,
+        this.choice,
       ),
-      el("div", { class: "preview-wipe" }, this.left, this.right, this.line),
+      this.box,
     );
   }
 
   /** @param {PreviewRequest} request @param {boolean} isNew */
   show(request, isNew) {
     if (isNew) this.picked = false;
-    const whole = request.rows.map((_, row) => row).filter((row) => this.pictureAt(row, 0));
+    const whole = request.rows.map((_, row) => row).filter((row) => this.fileAt(row, 0));
     this.node.hidden = whole.length < 2;
     if (this.node.hidden) return;
     const [a, b] = this.picked ? [this.a.value, this.b.value] : [whole[0], whole[whole.length - 1]];
@@ -59,9 +70,40 @@ export class PreviewWipe {
   draw() {
     if (!this.node.open) return;
     const column = Number(this.column.value);
-    this.left.src = this.pictureAt(Number(this.a.value), column) || "";
-    this.right.src = this.pictureAt(Number(this.b.value), column) || "";
-    this.right.style.clipPath = `inset(0 0 0 ${this.edge.value}%)`;
+    const [a, b] = [this.a, this.b].map((row) => this.fileAt(Number(row.value), column) || "");
+    this.choice.hidden = !isClip(a);
+    const plays = isClip(a) && isClip(b) && !this.stills.checked;
+    this.play.hidden = !plays;
+    const key = [plays, ...[a, b].map(this.addressOf)].join();
+    if (key !== this.shown) {
+      this.shown = key;
+      const [left, right] = [a, b].map((file, at) => this.half(file, plays, at ? "B" : "A"));
+      left.id = "preview-left";
+      right.id = "preview-right";
+      if (left instanceof HTMLVideoElement && right instanceof HTMLVideoElement) keepTogether(left, right);
+      this.play.textContent = "Play";
+      fill(this.box, left, right, this.line);
+    }
+    const [, right] = /** @type {HTMLElement[]} */ ([...this.box.children]);
+    right.style.clipPath = `inset(0 0 0 ${this.edge.value}%)`;
     this.line.style.left = `${this.edge.value}%`;
+  }
+
+  /** @param {string} file @param {boolean} plays @param {string} name */
+  half(file, plays, name) {
+    const still = this.addressOf(stillOf(file));
+    if (!plays) return el("img", { alt: name, src: file ? still : "" });
+    const video = player(this.addressOf(file), null, name);
+    video.controls = false;
+    video.poster = still;
+    return video;
+  }
+
+  toggle() {
+    const [left] = this.box.children;
+    if (!(left instanceof HTMLVideoElement)) return;
+    if (left.paused) left.play();
+    else left.pause();
+    this.play.textContent = left.paused ? "Play" : "Pause";
   }
 }

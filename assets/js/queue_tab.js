@@ -172,7 +172,7 @@ const head = (state) => {
       "p",
       { class: "note" },
       "Runs are trained in this order, one at a time on each GPU. A run that fails stops no other. " +
-        "The queue goes on when this page is closed.",
+        "The queue continues when this page is closed.",
     ),
     el(
       "div",

@@ -1,5 +1,6 @@
 // Shows a run's samples, one row for each prompt: pictures, and clips that play.
 
+import { isClip, player as clipPlayer, whenSeen } from "./clips.js";
 import { openDialog } from "./dialogs.js";
 import { el, fill, setText } from "./dom.js";
 import { address } from "./http.js";
@@ -9,41 +10,20 @@ import { fillEmpty } from "./run_states.js";
 // The address of a file among a run's samples.
 export const samplePicture = (run, file) => address("/image", { run, file });
 
-const isClip = (sample) => sample.file.endsWith(".mp4");
 const nameOf = (sample) => `${sample.prompt || "sample"}, step ${sample.step}`;
 const stepOf = (sample) => (sample.step === 0 ? "before training" : `step ${sample.step.toLocaleString("en")}`);
 
-// A clip asks for nothing before it is seen, and for its frames before it is played.
-const seen = new IntersectionObserver(
-  (entries) => {
-    for (const { isIntersecting, target } of entries) {
-      if (!isIntersecting || !(target instanceof HTMLVideoElement)) continue;
-      target.poster = target.dataset.poster || "";
-      seen.unobserve(target);
-    }
-  },
-  { rootMargin: "300px" },
-);
 /**
  * @param {string} run
  * @param {Sample} sample
  * @returns {HTMLVideoElement}
  */
-const player = (run, sample) => {
-  const video = el("video", {
-    src: samplePicture(run, sample.file),
-    preload: "none",
-    loop: true,
-    controls: true,
-    playsinline: true,
-    disablepictureinpicture: true,
-    "aria-label": nameOf(sample),
-    "data-poster": sample.picture ? samplePicture(run, sample.picture) : null,
-  });
-  // The attribute would only count in a page's own text.
-  video.muted = true;
-  return video;
-};
+const player = (run, sample) =>
+  clipPlayer(
+    samplePicture(run, sample.file),
+    sample.picture ? samplePicture(run, sample.picture) : null,
+    nameOf(sample),
+  );
 
 /**
  * @typedef {object} SampleRow
@@ -104,7 +84,7 @@ const newRow = () => {
   };
 };
 /**
- * Adds what is new and leaves the rest alone: a clip that plays goes on.
+ * Adds what is new and leaves the rest alone: a clip that plays continues.
  *
  * @param {SampleRow} known
  * @param {Sample[]} samples
@@ -136,9 +116,9 @@ const drawRow = (known, samples, run) => {
  */
 const figure = (known, sample, run) => {
   const enlarge = () => lightbox(known.samples, sample, run);
-  if (isClip(sample)) {
+  if (isClip(sample.file)) {
     const video = player(run, sample);
-    seen.observe(video);
+    whenSeen(video);
     return el(
       "figure",
       { class: "clip" },
@@ -209,7 +189,7 @@ const lightbox = (samples, shown, run) => {
 const enlarged = (run, sample) => {
   const still =
     sample.picture && el("img", { src: samplePicture(run, sample.picture), alt: sample.prompt || "sample" });
-  if (!isClip(sample)) return still;
+  if (!isClip(sample.file)) return still;
   const video = player(run, sample);
   video.autoplay = true;
   if (!sample.picture) return video;

@@ -59,6 +59,8 @@ export interface ScannedItems {
     bucket: string | null;
     validation: boolean;
     clip: ScannedClip | null;
+    masked: boolean;
+    captions: number;
     losses: ImageLosses | null;
   }[];
 }

@@ -4,7 +4,6 @@ import type { LoraState } from "./lora";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
 import type { ImageLosses, ScanState, ScannedItems } from "./scan";
-
 export interface Problem {
   path: string;
   id: string | null;
@@ -44,6 +43,7 @@ export interface Column {
   kind: string;
   default: unknown;
   choices: string[];
+  advanced: boolean;
 }
 export interface Setting {
   path: string;
@@ -241,7 +241,22 @@ export interface RunFacts {
   };
   recompiles: CompileReason[];
   breaks: CompileReason[];
-  recorded: { state: string; reason?: string; shapes: number; kept: number } | null;
+  attention: {
+    route: string;
+    detail: string;
+    how: string;
+    milliseconds?: Record<string, number> | null;
+    left_out?: Record<string, string> | null;
+    form?: string;
+  } | null;
+  recorded: {
+    state: string;
+    reason?: string;
+    shapes: number;
+    kept: number;
+    plain_ms?: number | null;
+    replay_ms?: number | null;
+  } | null;
   warnings: { text: string; remedy: string }[];
   validation: Validation[];
   best: { step: number; loss: number; words: string } | null;
@@ -369,9 +384,16 @@ export interface Answers {
   "/queue/remove": { token: number };
   "/queue/restore": object;
   "/queue/clear": object;
-  "/preview/sources": { runs: PreviewSource[]; base: string | null };
+  "/preview/sources": {
+    runs: PreviewSource[];
+    base: string | null;
+    class_images: number | null;
+    controls?: number;
+    clips?: boolean;
+  };
   "/preview/state": PreviewState;
   "/preview/draw": { request: string };
+  "/preview/class_images": { request: string };
   "/preview/plan": PreviewPlan;
   "/preview/cancel": object;
   "/preview/end": { ended: boolean };

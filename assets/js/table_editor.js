@@ -11,6 +11,11 @@ const LONG = new Set(["text", "path"]);
 const isLong = (column, index) =>
   LONG.has(column.kind) || column.name === "prompt" || (index === 0 && column.kind === "str");
 
+const isUntouched = (row, column) => {
+  const value = row[column.name];
+  return value === undefined || value === null || String(value) === String(column.default ?? "");
+};
+
 export const editTable = (element, props, changed, watch) => {
   const root = element.querySelector(".rows-root") || element;
   const field = element.closest("[id^='f-']") || element;
@@ -72,9 +77,9 @@ export const editTable = (element, props, changed, watch) => {
         onchange: () => publish(),
       });
       box.value = value ?? "";
-      if (column.kind === "path") pathInput(box, "folder");
+      if (column.kind === "path") pathInput(box, column.name.endsWith("_file") ? "any" : "folder");
     }
-    const untouched = value === undefined || value === null || String(value) === String(column.default ?? "");
+    const untouched = isUntouched(row, column);
     return el(
       "label",
       {
@@ -87,6 +92,13 @@ export const editTable = (element, props, changed, watch) => {
       box,
     );
   };
+
+  const cells = (row, advanced, rowIndex) =>
+    el(
+      "div",
+      { class: "row-cells" },
+      columns.map((c, index) => (c.advanced === advanced ? cell(row, c, index, rowIndex) : null)),
+    );
 
   const move = (from, to) => {
     const [row] = rows.splice(from, 1);
@@ -124,11 +136,15 @@ export const editTable = (element, props, changed, watch) => {
             tool("Remove", "remove", () => remove(i)),
           ),
         ),
-        el(
-          "div",
-          { class: "row-cells" },
-          columns.map((c, index) => cell(row, c, index, i)),
-        ),
+        cells(row, false, i),
+        columns.some((c) => c.advanced)
+          ? el(
+              "details",
+              { class: "row-more", open: columns.some((c) => c.advanced && !isUntouched(row, c)) },
+              el("summary", {}, "More"),
+              cells(row, true, i),
+            )
+          : null,
       ),
     );
     fill(
@@ -166,6 +182,8 @@ export const editTable = (element, props, changed, watch) => {
       const card = root.querySelector(`[data-row="${at[1]}"]`);
       const where = at[2] ? card?.querySelector(`[data-column="${at[2]}"]`) : card;
       where?.querySelector("input, textarea, select")?.setAttribute("aria-invalid", "true");
+      const fold = where?.closest("details");
+      if (fold) fold.open = true;
     }
   };
 

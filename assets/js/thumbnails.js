@@ -77,6 +77,8 @@ const loadPage = async () => {
           el("span", { class: "note", title: item.name }, `${item.validation ? "validation · " : ""}${item.name}`),
           item.clip ? el("span", { class: "note" }, clipSentence(item.clip)) : null,
           el("span", { class: "note" }, `${item.width} × ${item.height}${item.bucket ? ` → ${item.bucket}` : ""}`),
+          item.captions > 1 ? el("span", { class: "note" }, `${item.captions} captions`) : null,
+          item.masked ? el("span", { class: "note", title: "Red parts are outside of the mask" }, "with mask") : null,
         ),
       ),
     ),

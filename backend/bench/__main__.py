@@ -15,7 +15,7 @@ not end in time; the same command again continues.
 Where a GPU is paid by the minute, `--together N` compiles and warms up N processes side by side and then times them
 one after another, the others idle: their steps are as alone, their compile times are not taken. `--fill` compiles all
 variants into their caches and records nothing; `--warm` then measures warm starts alone. `--losses` compares losses and
-no times, so that its processes may run at once too.
+no times, so that its processes may run at once too. `--profile` adds tables of where a step's milliseconds go.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from backend.bench.record import Record, read_losses
 from backend.bench.rehearsal import __main__ as rehearsal
 from backend.bench.sizes import SIZES
 from backend.bench.table import loss_table, render
-from backend.bench.variants import DEFAULT, OPTIONS, SETTINGS, VIDEO, Spec, variant
+from backend.bench.variants import DEFAULT, OPTIONS, PRODUCTS, SETTINGS, VIDEO, Spec, requested, variant
 from backend.config.schema import by_path
 from backend.families.table import family
 
@@ -59,10 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", choices=list(SIZES), default="flux", help="model widths; tiny is for a CPU")
     add(
         "--variants",
-        help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact, diffusers, diffusers:auto "
+        help="names by comma: eager, whole, auto, dynamic, static:ROUTE, exact, diffusers, diffusers:auto, each with "
+        "options of its own after plus signs, as in static:fa4+cuda_graphs+lora_dtype=bf16+profile "
         f"(default: {','.join(DEFAULT)}; of a video model {','.join(VIDEO)}; or all of a protocol)",
     )
-    add("--checkpointing", default="on,off", help="separated by commas: on (block), off, auto, offload, selective")
+    kinds = "on (block), off, auto, attention, offload, selective"
+    add("--checkpointing", default="on,off", help=f"separated by commas: {kinds}")
     add(
         "--repeats",
         type=int,
@@ -72,10 +74,16 @@ def _parser() -> argparse.ArgumentParser:
     for name, each in OPTIONS.items():
         add(f"--{name.replace('_', '-')}", help=each.metadata["help"], **_reading(each))
     add(
+        "--products",
+        help="8-bit products in turn, by comma: bf16 for none, fp8:fast, fp8:small, int8:small; "
+        "--base-products lists what may stand after the colon",
+    )
+    add(
         "--protocol", choices=["seed000"], help="a fixed set of settings and variants: static tokens on FLUX, 182 steps"
     )
     add("--exactness", action="store_true", help="measure errors against float32 instead of time")
     add("--losses", action="store_true", help="record and compare losses alone, no time")
+    add("--profile", action="store_true", help="also profile some steps: where each millisecond goes")
     add("--fill", action="store_true", help="only compile into the caches, for --warm")
     add("--warm", action="store_true", help="measure warm starts alone, from caches made by --fill")
     add(
@@ -102,7 +110,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def specs_of(options: argparse.Namespace) -> list[Spec]:
     """The measurements of one repetition, in order. ValueError for a name or number that means nothing."""
-    general = Spec(variant="eager", size=options.size, **{name: _value(options, name) for name in OPTIONS})
+    general = Spec(
+        variant="eager",
+        size=options.size,
+        profile=options.profile,
+        **{name: _value(options, name) for name in OPTIONS},
+    )
     if general.layers and len(general.layers) != len(SIZES[options.size].layers):
         text = ",".join(map(str, general.layers))
         like = ",".join(map(str, SIZES[options.size].layers))
@@ -110,22 +123,39 @@ def specs_of(options: argparse.Namespace) -> list[Spec]:
             f"--layers is {text!r}; for {options.size} it must be {len(SIZES[options.size].layers)} numbers, "
             f"such as {like}"
         )
+    if general.full and options.exactness:
+        raise ValueError("--exactness measures a LoRA's gradients; leave --full out")
     general = _with_clips(general)
     if options.protocol == "seed000":
         return seed000.specs(general, _names(options, seed000.TITLES))
-    requested = [variant(name) for name in _names(options)]
-    names = [each.name for each in requested if not SIZES[options.size].lacks(each.mode)]
+    variants = [requested(name) for name in _names(options)]
+    variants = [(kind, changes) for kind, changes in variants if not SIZES[options.size].lacks(kind.mode)]
     kinds = {kind: kind for kind in by_path()["memory.checkpointing_kind"].choices or ()} | {"on": "", "off": ""}
     settings = [(part != "off", kinds[part]) for part in options.checkpointing.replace(" ", "").split(",")]
     if options.exactness:
-        return [replace(general, variant=n, checkpointing=False, extra={"what": "exactness"}) for n in names]
+        exact = {"checkpointing": False, "extra": {"what": "exactness"}}
+        return [replace(general, variant=kind.name, **exact, **changes) for kind, changes in variants]
     # Whole-model compile leaves checkpointed frames out: that row does not exist.
     return [
-        replace(general, variant=name, checkpointing=checkpointing, checkpointing_kind=kind)
-        for checkpointing, kind in settings
-        for name in names
-        if not (checkpointing and variant(name).compile == "model")
+        replace(general, variant=kind.name, checkpointing=on, checkpointing_kind=checkpointing, **(products | changes))
+        for on, checkpointing in settings
+        for kind, changes in variants
+        for products in _products(options.products)
+        if not (on and kind.compile == "model")
     ]
+
+
+def _products(text: str | None) -> list[dict[str, str]]:
+    """Settings of a spec for each of the products that --products names; one without any for None."""
+    if text is None:
+        return [{}]
+    settings = []
+    for each in text.replace(" ", "").split(","):
+        kind, _, products = each.partition(":")
+        if kind not in ("bf16", "fp8", "int8") or products not in ("", *PRODUCTS) or (kind == "bf16" and products):
+            raise ValueError(f"--products has {each!r}; it must be bf16, or fp8 or int8 with :small or :fast behind it")
+        settings.append({"base_compute": kind, "base_products": products or "small"})
+    return settings
 
 
 def _with_clips(spec: Spec) -> Spec:
@@ -143,7 +173,7 @@ def _with_clips(spec: Spec) -> Spec:
 def left_out(options: argparse.Namespace) -> list[str]:
     """A line for each shape mode of the asked variants that the size's family can't have; ValueError for a name."""
     size = SIZES[options.size]
-    modes = dict.fromkeys(variant(name).mode for name in _names(options))
+    modes = dict.fromkeys(requested(name)[0].mode for name in _names(options))
     return [f"skipped: {size.lacks(mode)}" for mode in modes if size.lacks(mode)]
 
 

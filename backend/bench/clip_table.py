@@ -15,8 +15,8 @@ Sizes = dict[str, float]
 def clip_table(measured: Sequence[Group], same: Sequence[str]) -> str:
     """A table for each set of clip sizes that was measured; empty for a record of pictures.
 
-    A cell is milliseconds a step, times eager, and the step's peak; the exact variant has sizes of its own, which its
-    cells name. same: settings that all rows share.
+    A cell is milliseconds a step, times eager, the step's peak and what was estimated of it; the exact variant has
+    sizes of its own, which its cells name. same: settings that all rows share.
     """
     sets: dict[tuple[str, str], list[Group]] = {}
     for group in measured:
@@ -36,16 +36,25 @@ def _table(groups: Sequence[Group], same: Sequence[str]) -> str:
         seconds = sizes_of(group, "bucket_ms")
         bases = list(sizes_of(eager, "bucket_ms").values()) if eager else []
         peaks = list(sizes_of(group, "bucket_peak_gb").values())
+        estimated = list(sizes_of(group, "bucket_estimated_gb").values())
         cells = []
         for at, (name, milliseconds) in enumerate(seconds.items()):
             parts = [f"{milliseconds:.1f} ms" if milliseconds < 1000 else f"{milliseconds:.0f} ms"]
             parts += [f"{bases[at] / milliseconds:.2f} x"] if at < len(bases) else []
-            parts += [f"{peaks[at]:.1f} GB"] if at < len(peaks) else []
+            parts += [_memory(peaks[at : at + 1], estimated[at : at + 1])] if at < len(peaks) else []
             parts += [name] if at < len(names) and name != names[at] else []
             cells.append(", ".join(parts))
         cells += ["-"] * (len(names) - len(cells))
         lines.append([group.name(same), "on" if group.checkpointing else "off", *cells])
     return "\n" + markdown(("variant", "checkpointing", *names), lines)
+
+
+def _memory(peak: Sequence[float], estimated: Sequence[float]) -> str:
+    """`14.6 GB`, with the estimate behind it where there is one."""
+    measured = f"{peak[0]:.1f} GB"
+    if not estimated:
+        return measured
+    return f"{measured} (estimated {estimated[0]:.1f}, {100 * (estimated[0] / peak[0] - 1):+.0f} %)"
 
 
 def sizes_of(group: Group, column: str) -> Sizes:

@@ -24,7 +24,7 @@ def measure_exactness(spec: Spec) -> dict[str, Any]:
     torch.backends.cuda.matmul.allow_tf32 = False
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, size = variant(spec.variant), SIZES[spec.size]
-    static = shapes_of(spec, kind, device)
+    static, _ = shapes_of(spec, kind, device)
     model, lora = build(spec, device)
     source = torch.Generator().manual_seed(spec.seed)
     with torch.no_grad():

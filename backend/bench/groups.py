@@ -29,7 +29,7 @@ class Group:
     @property
     def like(self) -> tuple[str, ...]:
         """What an eager run must share to be comparable: the work, not how it is compiled."""
-        of_the_way = ("backend", "compile_mode", "memory_budget", "fused_lora", "cuda_graphs")
+        of_the_way = ("backend", "compile_mode", "memory_budget", "fused_lora", "cuda_graphs", "base_products")
         names = [name for name in SETTINGS if name not in of_the_way]
         return tuple(self.rows[0][name] or default_of(name) for name in names)
 

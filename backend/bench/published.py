@@ -119,7 +119,8 @@ def _fastest(groups: Sequence[Group]) -> tuple[float, Group] | None:
 def _offered(group: Group) -> bool:
     """Compiled and exact: what a person would train with."""
     row = VARIANTS.get(group.variant)
-    return row is not None and row.exact and row.compile is not None and not row.plain_forward
+    exact = row is not None and row.exact and group.rows[0]["base_compute"] in ("", "bf16")
+    return exact and row.compile is not None and not row.plain_forward
 
 
 def _on(checkpointing: bool) -> str:

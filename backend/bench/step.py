@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from backend.bench.clips import static_counts
@@ -55,17 +56,22 @@ class Step:
         return loss.detach()
 
 
-def shapes_of(spec: Spec, kind: Variant, device: Any) -> Any:
-    """Runtime of the variant; eager and the native-size variants use plain SDPA."""
+def shapes_of(spec: Spec, kind: Variant, device: Any, folder: Path | None = None) -> tuple[Any, str]:
+    """Runtime of the variant, and what was measured of attention for it, in words or empty.
+
+    Eager and the native-size variants use plain SDPA. folder: of the compile cache, which holds earlier measurements.
+    """
     from backend.bench.work import DTYPES
     from backend.shapes.shape_runtime import ShapeRuntime
 
     size = SIZES[spec.size]
     if size.lacks(kind.mode):
         raise ValueError(size.lacks(kind.mode))
-    dtype = DTYPES[size.dtype]
+    dtype, measured = DTYPES[size.dtype], ""
     if kind.route == "unmasked":
         route = _unmasked_route()
+    elif kind.route in PROBED:
+        route, measured = _fastest_route(spec, device, dtype, folder, kind.route == "noextras")
     else:
         route = attention_routes.choose_route(kind.route, device, dtype)
     geometry = family(size.family).default_geometry
@@ -82,7 +88,35 @@ def shapes_of(spec: Spec, kind: Variant, device: Any) -> Any:
     runtime = ShapeRuntime(kind.mode, static, captions, text, route, padding=padded, longest=longest)
     if kind.compile is not None:
         runtime.expect_graphs(kind.dynamic, device, dtype)
-    return runtime
+    return runtime, measured
+
+
+PROBED = ("auto", "noextras")
+"""Routes of variants that stand for the one that a probe finds."""
+_EXTRAS = ("flash2", "fa3", "fa4")
+
+
+def _fastest_route(spec: Spec, device: Any, dtype: Any, folder: Path | None, plain: bool) -> tuple[Any, str]:
+    """The route that a probe finds for the spec's padded rows, and its times. plain: without flash packages."""
+    from backend.shapes import attention_probe
+
+    size = SIZES[spec.size]
+    heads, width = size.config["num_attention_heads"], size.config["attention_head_dim"]
+    form = attention_probe.AttentionForm(
+        batch=spec.batch,
+        tokens=size.tokens * size.pictures + size.text_tokens,
+        heads=heads,
+        width=width,
+        dtype=dtype,
+        padded=True,
+        backend=spec.backend,
+    )
+    routes, left_out = attention_probe.candidates(device, form)
+    routes = {name: route for name, route in routes.items() if not (plain and name in _EXTRAS)}
+    result = attention_probe.fastest_route(device, form, folder, routes, left_out)
+    times = ", ".join(f"{name} {each} ms" for name, each in result.milliseconds.items())
+    failed = "".join(f"; {name}: {why}" for name, why in result.left_out.items() if name in routes)
+    return routes[result.route], f" (measured: {times}{failed})"
 
 
 def _unmasked_route() -> Any:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from backend.bench.clip_table import clip_table
 from backend.bench.groups import Group, Row, groups
 from backend.bench.markdown import markdown, shown
+from backend.bench.products_table import products_table
+from backend.bench.profile import GROUPS, PARTS
+from backend.bench.profile import read as read_parts
 from backend.bench.published import others
 from backend.bench.record import default_of, words
 from backend.bench.seed000 import TITLES
 from backend.bench.sizes import SIZES
-from backend.bench.variants import SETTINGS, VARIANTS
+from backend.bench.variants import PRODUCTS, SETTINGS, VARIANTS
 
 
 def common(rows: Sequence[Row]) -> list[str]:
@@ -102,7 +105,9 @@ def _compile_table(rows: list[Row]) -> str:
                 str(len(group.good)),
             ]
         )
-    return markdown(_HEADER, lines) + clip_table(measured, same) + swap_table(measured, same) + others(measured)
+    more = clip_table(measured, same) + products_table(measured, same) + swap_table(measured, same)
+    more += profile_table(measured, same) + compile_table(measured, same)
+    return markdown(_HEADER, lines) + more + others(measured)
 
 
 def _graphs(group: Group) -> str:
@@ -153,12 +158,48 @@ _SWAP_HEADER = (
 )
 
 
+def profile_table(measured: Sequence[Group], same: Sequence[str]) -> str:
+    """Where a step's milliseconds go, a line for each profiled variant; empty where none was."""
+    rows = {_with_checkpointing(group, same): _first(group, "profile_ms", ("0", "1")) for group in measured}
+    return _parts_table("ms of a step", GROUPS, rows)
+
+
+def compile_table(measured: Sequence[Group], same: Sequence[str]) -> str:
+    """What the seconds of compiling went to, a line for each variant, cold and warm; empty where that is not known."""
+    rows = {
+        f"{_with_checkpointing(group, same)}, {title}": _first(group, "compile_parts", (cold,))
+        for group in measured
+        for title, cold in (("cold", "1"), ("warm", "0"))
+    }
+    return _parts_table("seconds of compiling", PARTS, rows)
+
+
+def _with_checkpointing(group: Group, same: Sequence[str]) -> str:
+    return f"{group.name(same)}, checkpointing {'on' if group.checkpointing else 'off'}"
+
+
+def _first(group: Group, column: str, cold: Sequence[str]) -> str:
+    """The column of the group's first row that has it, of a cold start (1) or a warm one (0)."""
+    return next((row[column] for row in group.good if row[column] and row["cold"] in cold), "")
+
+
+def _parts_table(title: str, names: Sequence[str], rows: Mapping[str, str]) -> str:
+    """A line of parts and their sum for each row that has any."""
+    lines = []
+    for name, text in rows.items():
+        if text:
+            parts = read_parts(text)
+            lines.append([name, *(shown(parts.get(part, 0.0), 1) for part in names), shown(sum(parts.values()), 1)])
+    return "\n" + markdown([title, *names, "all"], lines) if lines else ""
+
+
 _CURVE_STEPS = 100
 
 
 def loss_table(losses: list[Row]) -> str:
     """Loss of each variant compared with eager's, step by step, for records of at least 100 steps; else empty.
 
+    8-bit products are compared with bf16 of the same variant, where the record has it.
     The noise is how far two eager runs, or two runs of one variant, differ from each other.
     """
     curves = loss_curves(losses)
@@ -170,14 +211,15 @@ def loss_table(losses: list[Row]) -> str:
         "checkpointing",
         "mean loss",
         "mean loss, last 50",
-        "to eager",
+        "to eager, or bf16",
         "mean difference a step",
         "noise",
     ]
     lines = []
     for (variant, checkpointing, settings), curve in reversed(firsts.items()):
         eager = [c for key, c in firsts.items() if key[:2] == ("eager", checkpointing)]
-        base = firsts.get(("eager", checkpointing, settings)) or (eager[-1] if eager else None)
+        base = firsts.get((variant, checkpointing, _without_products(settings))) if "products" in settings else None
+        base = base or firsts.get(("eager", checkpointing, settings)) or (eager[-1] if eager else None)
         title = ", ".join(word for word in settings.split(", ") if word and not word.endswith(" steps"))
         again = [c for key, c in curves.items() if key[:3] == (variant, checkpointing, settings)][1:]
         noise = max((_apart(curve, other) for other in again), default=None)
@@ -203,6 +245,11 @@ def loss_curves(losses: list[Row]) -> dict[tuple[str, str, str, str], list[float
         key = (row["variant"], row["checkpointing"], row["settings"], row["repeat"])
         curves.setdefault(key, []).append(float(row["loss"]))
     return curves
+
+
+def _without_products(settings: str) -> str:
+    """Words of a row's settings without those of 8-bit products."""
+    return ", ".join(word for word in settings.split(", ") if "products" not in word and word not in PRODUCTS)
 
 
 def _apart(one: Sequence[float], other: Sequence[float]) -> float:

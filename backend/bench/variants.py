@@ -9,6 +9,17 @@ from typing import Any
 from backend.bench.clips import Clip, parse_clips
 from backend.bench.sizes import SIZES
 
+PRODUCTS = (
+    "small",
+    "small-rowwise",
+    "small-fused",
+    "small-unrotated",
+    "fast",
+    "fast-rowwise",
+    "fast-unrotated",
+)
+"""Names of `backend.memory.product_ways.WAYS`, which needs torch; not every format has each."""
+
 ROUTES = ("sdpa", "varlen", "flex", "flash2", "fa3", "fa4")
 
 
@@ -54,6 +65,20 @@ VARIANTS: dict[str, Variant] = {
         Variant("dynamic", "dynamic", about="per block, token axes marked dynamic"),
         *(_static(route) for route in ROUTES),
         Variant(
+            "static:auto",
+            "static",
+            "auto",
+            dynamic="false",
+            about="static tokens, exact, the attention that a probe measures fastest, as runs choose it",
+        ),
+        Variant(
+            "static:noextras",
+            "static",
+            "noextras",
+            dynamic="false",
+            about="the same among PyTorch's own kernels alone",
+        ),
+        Variant(
             "exact", "exact_buckets", dynamic="false", about="buckets of one or two exact token counts, no padding"
         ),
         Variant(
@@ -94,7 +119,7 @@ class Spec:
     """One measurement, as the worker process gets it. Everything made with `option` is also a flag and a column.
 
     layers: empty for the size's own. checkpointing_kind: of `backend.memory.checkpointing`, empty for block.
-    gated: the process waits for its turn before its timed steps, beside others.
+    gated: the process waits for its turn before its timed steps, beside others. profile: some more steps are profiled.
     """
 
     variant: str
@@ -125,6 +150,15 @@ class Spec:
     fused_lora: bool = option(False, "one product for the LoRA layers of one input", "fused LoRA")
     base_quantization: str = option("none", "format of the frozen weights", "{}", ("none", "fp8", "int8", "nf4"))
     base_compute: str = option("bf16", "what quantised layers multiply in", "{} products", ("bf16", "int8", "fp8"))
+    base_products: str = option(
+        "small", "what 8-bit products keep and by which kernels they are computed", "{}", PRODUCTS
+    )
+    full: str = option(
+        "",
+        "optimizer of all the model's weights, stepped in the backward pass, in place of a LoRA",
+        "full, {}",
+        ("", "adafactor", "adamw", "adamw8bit"),
+    )
     swap: int = option(0, "blocks whose weights are streamed from the host", "swap {}")
     swap_ring: int = option(2, "buffers on the device for swapped blocks", "ring {}")
     disable_linear: str = option(
@@ -133,9 +167,11 @@ class Spec:
         "linear layers out {}",
         ("auto", "on", "off"),
     )
+    warm_up: bool = option(True, "ready the compiler while the model loads, as runs do", "no warm-up")
     cuda_graphs: bool = option(False, "CUDA graphs of whole training passes", "CUDA graphs")
     cache_dir: str = ""
     gated: bool = False
+    profile: bool = False
     images: int = 34
     validate: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
@@ -150,7 +186,7 @@ class Spec:
     @property
     def recomputes(self) -> bool:
         """Whether checkpointing is left to the compiled blocks' own graphs where they can."""
-        return self.checkpointing and self.checkpointing_kind == "auto"
+        return self.checkpointing and self.checkpointing_kind in ("auto", "attention")
 
     @property
     def stacks(self) -> tuple[int, ...]:
@@ -172,3 +208,40 @@ def variant(name: str) -> Variant:
     if name not in VARIANTS:
         raise ValueError(f"unknown variant {name!r}; known: {', '.join(VARIANTS)}")
     return VARIANTS[name]
+
+
+def requested(text: str) -> tuple[Variant, dict[str, Any]]:
+    """A variant and the fields of its spec that differ, as in ``static:fa4+cuda_graphs+lora_dtype=bf16+profile``.
+
+    So rows of one command, timed side by side, may differ in any option. ValueError for a name or value that means
+    nothing.
+    """
+    name, *parts = text.split("+")
+    changes: dict[str, Any] = {}
+    for part in parts:
+        key, _, value = part.partition("=")
+        if key == "profile":
+            changes[key] = True
+        elif key in OPTIONS:
+            changes[key] = _as(OPTIONS[key], value)
+        else:
+            raise ValueError(f"{text!r} changes {key!r}, which is no option; known: profile, {', '.join(OPTIONS)}")
+    return variant(name), changes
+
+
+def _as(each: Any, value: str) -> Any:
+    """The text of an option's value as a spec holds it."""
+    default, choices = each.default, each.metadata["choices"]
+    if choices and value not in choices:
+        raise ValueError(f"{each.name} is {value!r}; it must be one of {', '.join(choices)}")
+    if isinstance(default, bool):
+        if value not in ("", "on", "off"):
+            raise ValueError(f"{each.name} is {value!r}; it must be on or off")
+        return value != "off"
+    if isinstance(default, tuple):
+        return tuple(int(number) for number in value.split("-"))
+    kind = float if default is None else type(default)
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{each.name} is {value!r}; it must be a number") from None

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import diffusers
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from backend.bench.clips import Clip, exact_clips
 from backend.bench.random_part import RandomPart
 from backend.bench.sizes import SIZES, Size
 from backend.bench.variants import Spec
+from backend.config.sections.optimizer import OptimizerSection
 from backend.dataset.buckets import exact_buckets, exact_token_counts, token_buckets
 from backend.families.table import family
 from backend.lora.fused_layers import fuse
@@ -27,6 +29,8 @@ from backend.models.family_classes import load_family
 from backend.objectives import flow
 from backend.objectives.base import Objective
 from backend.objectives.flow_matching import FlowMatching
+from backend.optimizers.from_settings import optimizer_of
+from backend.optimizers.tensorwise import Tensorwise
 from backend.plan.memory.weight_bytes import stored_as
 
 log = logging.getLogger(__name__)
@@ -50,13 +54,17 @@ def buckets_of(size: Size, exact: bool, clips: Sequence[Clip] = ()) -> list[tupl
     return [(b.width, b.height) for b in token_buckets(size.tokens, size.divisor, 4.0, geometry)]
 
 
-def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
+def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora | None]:
     """The family's denoiser at the spec's widths with random weights, and a LoRA in every default target.
 
-    Blocks that the spec swaps lie in the host's memory, as a run loads them.
+    No LoRA where all weights are trained. Blocks that the spec swaps lie in the host's memory, as a run loads them.
     """
     size = SIZES[spec.size]
     model = _loaded(spec, device)
+    kind = (spec.checkpointing_kind or "block") if spec.checkpointing else "off"
+    if spec.full:
+        checkpointing.apply(model, kind, random=False)
+        return model.train().requires_grad_(True), None
     lora = inject(
         model,
         find_targets(model, family(size.family).default_targets),
@@ -70,24 +78,49 @@ def build(spec: Spec, device: torch.device) -> tuple[nn.Module, Lora]:
     )
     if spec.fused_lora:
         fuse(lora)
-    checkpointing.apply(model, (spec.checkpointing_kind or "block") if spec.checkpointing else "off", random=False)
+    checkpointing.apply(model, kind, random=False)
     return model.train(), lora
+
+
+def frozen_shapes(spec: Spec, device: torch.device) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the frozen denoiser's tensors."""
+    return {name: tensor.shape for name, tensor in _source(spec, device).tensors().items()}
+
+
+def _source(spec: Spec, device: torch.device) -> RandomPart:
+    """The frozen denoiser before it is loaded."""
+    size, stacks = SIZES[spec.size], spec.stacks
+    layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
+    layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
+    model = getattr(diffusers, family(size.family).denoiser_class)
+    return RandomPart(model, {**size.config, **layers}, DTYPES[size.dtype], device, spec.seed)
+
+
+def optimizer_for(spec: Spec, model: nn.Module, lora: Lora | None, swap: BlockSwap | None) -> Optimizer:
+    """AdamW of the LoRA, or the spec's optimizer of all weights, stepped in the backward pass."""
+    if lora is not None:
+        fused = next(model.parameters()).is_cuda
+        optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=fused)
+        optimizer.register_step_post_hook(lambda *_: lora.publish())
+        return optimizer
+    settings = OptimizerSection(optimizer=spec.full, learning_rate=spec.learning_rate)
+    groups = [{"params": list(model.parameters()), "lr": spec.learning_rate}]
+    keeper = None if swap is None else swap.states
+    return Tensorwise(lambda shadows: optimizer_of(settings, shadows), groups, fused=True, keeper=keeper)
 
 
 def _loaded(spec: Spec, device: torch.device) -> nn.Module:
     """The frozen denoiser, by the loader of runs."""
     size = SIZES[spec.size]
     facts, dtype = family(size.family), DTYPES[size.dtype]
-    stacks = spec.stacks
-    layers = dict(zip(size.layer_names, stacks, strict=True)) if len(size.layer_names) > 1 else {}
-    layers = layers or {size.layer_names[0]: stacks if len(stacks) > 1 else stacks[0]}
-    source = RandomPart(getattr(diffusers, facts.denoiser_class), {**size.config, **layers}, dtype, device, spec.seed)
+    source = _source(spec, device)
     swapped = swapped_paths(source.empty, _running_order(spec, source.empty), spec.swap) if spec.swap else ()
     loading = LoadOptions(
         dtype,
         device,
         quantize=stored_as(spec.base_quantization, spec.base_compute),
         compute=spec.base_compute,
+        products=spec.base_products,
         host=lambda path: any(path == block or path.startswith(f"{block}.") for block in swapped),
     )
     return load_part(type(source.empty), source, facts.denoiser, loading)
@@ -97,7 +130,9 @@ def swap_of(spec: Spec, model: nn.Module, device: torch.device) -> BlockSwap | N
     """Swap as many blocks as the spec says; None for none."""
     if not spec.swap:
         return None
-    swap = BlockSwap(model, _running_order(spec, model), spec.swap, device, ring=spec.swap_ring)
+    swap = BlockSwap(
+        model, _running_order(spec, model), spec.swap, device, ring=spec.swap_ring, trained=bool(spec.full)
+    )
     for line in swap.facts.lines():
         log.info(line)
     if device.type == "cuda":

@@ -7,12 +7,12 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from backend.bench.clips import bucket_name
 from backend.bench.sizes import SIZES
-from backend.bench.step import Step, shapes_of
+from backend.bench.step import PROBED, Step, shapes_of
 from backend.bench.variants import Spec, Variant, variant
 from backend.compile import cache_key
 from backend.memory.allocators import imports_without_gc
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 VALIDATION_SIGMAS = (0.05, 0.1, 0.2, 0.35)
 STEP_100 = 100
 # What is not comparable for a process that started and compiled together with others.
-_OF_A_PROCESS_ALONE = ("compile_s", "step_100_s", "total_s", "second_half_s", "graph_gb")
+_OF_A_PROCESS_ALONE = ("compile_s", "compile_parts", "step_100_s", "total_s", "second_half_s", "graph_gb")
 
 
 def measure(spec: Spec) -> dict[str, Any]:
@@ -35,29 +35,33 @@ def measure(spec: Spec) -> dict[str, Any]:
     with imports_without_gc():
         import torch
 
-        from backend.bench.work import DTYPES, Stream, build, swap_of
+        from backend.bench.profile import compile_parts, written
+        from backend.bench.work import DTYPES, Stream, build, frozen_shapes, optimizer_for, swap_of
         from backend.compile.cuda_graphs.recording import record
-        from backend.compile.device_syncs import counted_syncs
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing
 
     kind = variant(spec.variant)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    wait = _warmed_compiler(spec, kind, device.type)
     # First of all: a mode or route that can't be had here needs no model to say so.
-    shapes = shapes_of(spec, kind, device)
+    shapes, attention = shapes_of(spec, kind, device, folder)
     model, lora = build(spec, device)
+    wait()
+    frozen = frozen_shapes(spec, device)
+    weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()) if not t.requires_grad)
     swap = swap_of(spec, model, device)
     stream = Stream(spec, device, kind.mode == "exact_buckets")
-    optimizer = torch.optim.AdamW(lora.parameters(), lr=spec.learning_rate, fused=device.type == "cuda")
-    optimizer.register_step_post_hook(lambda *_: lora.publish())
-    checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes)
+    optimizer = optimizer_for(spec, model, lora, swap)
+    checkpointing.set_activation_budget(spec.memory_budget, spec.recomputes, spec.checkpointing_kind == "attention")
     meter = _Meter(device, swap)
     telemetry = Telemetry(folder).start()
     report = _compile(spec, kind, model, shapes)
     if spec.cuda_graphs:
         meter.recorder = record(model)
     autocast = torch.autocast(device.type, DTYPES["bf16"], spec.autocast and SIZES[spec.size].dtype != "fp32")
-    step = Step(model, optimizer, shapes, autocast, lora.collect_gradients, kind.plain_forward)
+    collect = (lambda: None) if lora is None else lora.collect_gradients
+    step = Step(model, optimizer, shapes, autocast, collect, kind.plain_forward)
     times, losses, graphs_warm = _run(spec, stream, step, telemetry, meter)
     warm = _warm(spec, stream)
     stats = telemetry.poll()
@@ -66,10 +70,13 @@ def measure(spec: Spec) -> dict[str, Any]:
     row = {
         **_timed(times, warm),
         **(_by_bucket(times, meter.peaks, warm, stream.buckets) if spec.buckets else {}),
+        "bucket_estimated_gb": _estimated(spec, kind, frozen),
         **_counted(stats, planned, graphs_warm + (planned or 0) - (planned_warm or 0)),
         "loss": statistics.fmean(losses[warm:]),
         "buckets": len(stream.buckets),
-        "route": f"{shapes.route.name}: {shapes.route.detail}" if kind.mode != "off" else "sdpa: plain",
+        "weights_gb": weights / 1e9,
+        "compile_parts": written(compile_parts()),
+        "route": f"{shapes.route.name}: {shapes.route.detail}{attention}" if kind.mode != "off" else "sdpa: plain",
         "failed_blocks": len(report.failed) if report else 0,
         "notes": _notes(report, telemetry, planned, meter.recorder),
         "losses": losses,
@@ -77,12 +84,49 @@ def measure(spec: Spec) -> dict[str, Any]:
     }
     if spec.gated:
         row |= dict.fromkeys(_OF_A_PROCESS_ALONE)
+    return row | _afterwards(spec, stream, step, device, len(times), row)
+
+
+def _afterwards(
+    spec: Spec, stream: Any, step: Step, device: Any, begin: int, row: Mapping[str, Any]
+) -> dict[str, float | int | str]:
+    """Columns of what follows the timed steps, from step number `begin` on: profile, synchronisations, validation."""
+    from backend.compile.device_syncs import counted_syncs
+    from backend.compile.dynamo_counters import limit_hits
+
+    more: dict[str, float | int | str] = {}
+    if spec.profile:
+        more["profile_ms"] = _profile(spec, stream, step, device.type == "cuda", begin, row["s_per_step"])
     with counted_syncs(device) as syncs:
-        step(stream.batch(len(times)))
-    row["syncs"] = syncs.count
+        step(stream.batch(begin))
+    more["syncs"] = syncs.count
     if spec.validate:
-        row["validation_loss"] = _validate(stream, step.forward)
-    return row
+        before = limit_hits()
+        more["validation_loss"] = _validate(stream, step.forward)
+        # without gradients each shape asks for one graph more
+        more["limit_hits"] = row["limit_hits"] + limit_hits() - before
+    return more
+
+
+def _warmed_compiler(spec: Spec, kind: Variant, device: str) -> Callable[[], None]:
+    """Ready the compiler as a run does; what waits for it, before anything is compiled."""
+    from backend.compile.warm_up import CompilerWarmUp
+
+    if kind.compile is None or spec.backend != "inductor" or not spec.warm_up:
+        return lambda: None
+    compiler = CompilerWarmUp(device).start()
+    if kind.route in PROBED:
+        compiler.wait()  # the probe compiles first of all
+    return compiler.wait
+
+
+def _profile(spec: Spec, stream: Any, step: Step, cuda: bool, begin: int, seconds: float) -> str:
+    """Milliseconds of a step of `seconds` by groups of kernels, from some steps from number `begin` on."""
+    from backend.bench import profile
+
+    batches = [stream.batch(begin + number) for number in range(profile.STEPS)]
+    milliseconds = profile.profiled(step, batches, spec.rank, cuda)
+    return profile.written(profile.with_idle(milliseconds, 1000 * seconds))
 
 
 def _counted(stats: CompileStats, planned: int | None, expected: int) -> dict[str, float | int | None]:
@@ -136,6 +180,13 @@ def _by_bucket(times: list[float], peaks: list[int], warm: int, buckets: Sequenc
         "bucket_ms": [f"{name}={1000 * each:.1f}" for name, each in seconds.items()],
         "bucket_peak_gb": [f"{name}={each / 1e9:.2f}" for name, each in most.items()],
     }
+
+
+def _estimated(spec: Spec, kind: Variant, frozen: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """A column of the record: bytes that each clip size was estimated at, by the name of its bucket."""
+    from backend.bench.estimate import step_bytes
+
+    return [f"{bucket_name(clip)}={each / 1e9:.2f}" for clip, each in step_bytes(spec, kind, frozen).items()]
 
 
 def _compile(spec: Spec, kind: Variant, model: Any, shapes: Any) -> Any:

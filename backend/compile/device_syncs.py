@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-_SAID = "synchronizing CUDA operation"
+_WARNING = "synchronizing CUDA operation"
 
 
 @dataclass
@@ -34,7 +34,7 @@ def counted_syncs(device: torch.device) -> Iterator[Syncs]:
             yield syncs
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    others = [warning for warning in caught if _SAID not in str(warning.message)]
+    others = [warning for warning in caught if _WARNING not in str(warning.message)]
     syncs.count = len(caught) - len(others)
     for other in others:
         warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)

@@ -109,7 +109,7 @@ class BlockForward:
             except torch._dynamo.exc.TorchDynamoException as error:
                 if is_out_of_vram(error):
                     raise
-                self._fail(_said(error), error)
+                self._fail(_sentence(error), error)
             else:
                 if limit_hits() != hits and self.kind not in self.report.limited:
                     self.report.limited.append(self.kind)
@@ -127,7 +127,7 @@ class BlockForward:
         return copy.deepcopy(self.eager, memo)
 
 
-def _said(error: BaseException) -> str:
+def _sentence(error: BaseException) -> str:
     """What a compiler said, in a line: its own error is inside of dynamo's, which only says which backend raised it.
 
     Of a compiler that is a program of its own, what it wrote is the reason: its first line with an error.

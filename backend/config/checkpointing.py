@@ -12,13 +12,14 @@ PARTITIONING = ("inductor", "aot_eager_decomp_partition")
 
 
 def within_graphs(cfg: Config) -> bool:
-    """Whether this config's blocks recompute in their graphs, as checkpointing_kind auto has it where it can.
+    """Whether this config's blocks recompute in their graphs, as the kinds auto and attention have it where they can.
 
     The backward graph then holds what a second forward would, less what no gradient needs (a block's last product, for
     one), fused with what uses it. Only a backend with torch's partitioner takes a block apart like that; with linear
     layers left out a block is many graphs, each of which would keep its inputs; and dropout might be different.
     """
-    if not (cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "auto" and cfg.compile.compile):
+    inside = cfg.memory.checkpointing_kind in ("auto", "attention")
+    if not (cfg.training.gradient_checkpointing and inside and cfg.compile.compile):
         return False
     section = cfg.compile
     return (
@@ -30,10 +31,12 @@ def within_graphs(cfg: Config) -> bool:
 
 
 def checkpointing_of(cfg: Config) -> str:
-    """What is done: off, block, offload, selective, or graph, which is block within the compiled graphs."""
+    """What is done: off, block, attention, offload, selective, or graph, which is block within the compiled graphs."""
     kind = cfg.memory.checkpointing_kind
     if not cfg.training.gradient_checkpointing:
         return "off"
     if kind == "auto":
         return "graph" if within_graphs(cfg) else "block"
+    if kind == "attention" and cfg.compile.compile and not within_graphs(cfg):
+        return "block"
     return kind

@@ -159,7 +159,7 @@ class _Parse:
             if key not in SECTIONS:
                 self._unknown(key, value)
         partial = self._validate(values)
-        self.problems += apply_profile(partial, self._chosen(values["compile"]))
+        self.problems += apply_profile(partial, self._names_set(values["compile"]))
         self.problems += check(partial, without=self.failed)
         problems = _in_order(self._with_lines())
         return Loaded(None if errors(problems) else partial, problems, partial)
@@ -214,7 +214,7 @@ class _Parse:
             values[section].pop(name, None)
         return Config.model_validate(values)
 
-    def _chosen(self, values: dict[str, Any]) -> set[str]:
+    def _names_set(self, values: dict[str, Any]) -> set[str]:
         """Names that somebody chose: in a form, which always gives every value, those that are not the default."""
         names = {name for name in values if f"compile.{name}" not in self.failed}
         if self.text is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
+from importlib import metadata
 from pathlib import Path
 
 PIP_NAMES = {
@@ -19,7 +21,28 @@ PIP_NAMES = {
 
 
 def is_installed(module: str) -> bool:
-    """Whether `module` (``package`` or ``package.part``) lies here. Imports nothing: a broken package counts."""
+    """Whether `module` (``package`` or ``package.part``) lies here. Imports nothing: a broken package counts.
+
+    So does one that pip has installed and whose folder another package hides, as flash-attn may hide flash-attn-4's.
+    """
+    return _has_files(module) or _has_distribution(module)
+
+
+def _has_distribution(module: str) -> bool:
+    """Whether pip has installed the package that `module` comes with under a name of its own."""
+    parts = module.split(".")
+    names = (PIP_NAMES.get(".".join(parts[:count])) for count in range(len(parts), 1, -1))
+    name = next(filter(None, names), None)
+    if name is None:
+        return False
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _has_files(module: str) -> bool:
     root, _, inner = module.partition(".")
     try:
         spec = importlib.util.find_spec(root)
@@ -45,14 +68,25 @@ def load_problem(module: str) -> str | None:
 
 
 def pip_command(module: str, problem: str = "is not installed") -> str:
-    """The command that ends `problem`, as `load_problem` gave it: a first install, or another build."""
-    root = module.partition(".")[0]
-    name = PIP_NAMES.get(module) or PIP_NAMES.get(root, root)
-    again = "" if problem.endswith("is not installed") else "--force-reinstall --no-deps "
-    return f"pip install {again}{name}"
+    """The command that ends `problem`, as `load_problem` gave it: a first install, what it needs, or another build."""
+    parts = module.split(".")
+    names = (PIP_NAMES.get(".".join(parts[:count])) for count in range(len(parts), 0, -1))
+    name = next(filter(None, names), parts[0])
+    again = "" if problem.endswith("is not installed") or _lacks_another(module, problem) else "--force-reinstall "
+    return f"pip install {again}{'--no-deps ' if again else ''}{name}"
 
 
 def install_remedy(module: str, problem: str = "is not installed") -> str:
     """What to do about `problem`, in words without a full stop."""
-    first = "Install it" if problem.endswith("is not installed") else "Install a build of it that fits this torch"
+    first = "Install a build of it that fits this torch"
+    if problem.endswith("is not installed"):
+        first = "Install it"
+    elif _lacks_another(module, problem):
+        first = "Install what it needs"
     return f"{first}: {pip_command(module, problem)}"
+
+
+def _lacks_another(module: str, problem: str) -> bool:
+    """Whether `module` does not load since a package that it imports is missing: pip installs what it names."""
+    missing = re.search(r"ModuleNotFoundError: No module named '(\w+)", problem)
+    return missing is not None and missing[1] != module.partition(".")[0]

@@ -7,10 +7,13 @@ from functools import cache
 from typing import Any
 
 from backend.config.declare import Bounds, Section, Setting, read_section, setting
+from backend.config.sections.augmentation import AugmentationSection
+from backend.config.sections.captions import CaptionsSection
 from backend.config.sections.compile import BlockChoice, CompileSection
 from backend.config.sections.dataset import DatasetSection, ImageFolder
 from backend.config.sections.logging import LoggingSection
 from backend.config.sections.loss import LossSection
+from backend.config.sections.masks import MasksSection
 from backend.config.sections.memory import MemorySection
 from backend.config.sections.model import ModelSection
 from backend.config.sections.network import NetworkSection
@@ -47,6 +50,9 @@ SCHEMA_VERSION = 2
 SECTIONS: dict[str, type[Section]] = {
     "model": ModelSection,
     "dataset": DatasetSection,
+    "captions": CaptionsSection,
+    "masks": MasksSection,
+    "augmentation": AugmentationSection,
     "video": VideoSection,
     "network": NetworkSection,
     "optimizer": OptimizerSection,
@@ -67,6 +73,15 @@ class Config(Section):
 
     model: ModelSection = setting(ModelSection, label="Model", help="The base model and how it is loaded.")
     dataset: DatasetSection = setting(DatasetSection, label="Dataset", help="The images and how they become batches.")
+    captions: CaptionsSection = setting(
+        CaptionsSection, label="Captions", help="Several captions for an image, and what is done with tags."
+    )
+    masks: MasksSection = setting(MasksSection, label="Masks", help="Which parts of an image count in the loss.")
+    augmentation: AugmentationSection = setting(
+        AugmentationSection,
+        label="Augmentation",
+        help="Images that are mirrored, cropped or coloured otherwise from time to time.",
+    )
     video: VideoSection = setting(
         VideoSection, label="Video clips", help="Which frames of a clip are trained on, of models that make clips."
     )

@@ -51,7 +51,8 @@ class Fit:
     """How one picture comes to its bucket: `box` (left, top, right, bottom in source px) is resampled to the bucket.
 
     scale: bucket px for each source px, above 1 where the picture is enlarged. crop: share of its area that is lost.
-    beyond: the picture is longer than any bucket, so that the limits crop it.
+    beyond: the picture is longer than any bucket, so that the limits crop it. flip: mirrored left to right afterwards.
+    colour: factors of brightness, contrast and saturation; None leaves them.
     """
 
     bucket: Bucket
@@ -59,6 +60,8 @@ class Fit:
     scale: float
     crop: float
     beyond: bool = False
+    flip: bool = False
+    colour: tuple[float, ...] | None = None
 
 
 def whole_step(step: int, geometry: Geometry) -> int:

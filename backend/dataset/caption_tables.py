@@ -7,48 +7,58 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Literal
 
+from backend.dataset.caption_sources import CAPTION, COLUMNS, LINES, PICTURE, TAGS
 from backend.dataset.file_lists import ENDINGS
-from backend.dataset.items import Finding, name_files
+from backend.dataset.items import Finding, count_of, name_files
 from backend.dataset.scan_state import ScanState
 
 # As much of a table as is read to know it.
 _HEAD_BYTES = 65_536
-# Columns that name a picture, and those that hold its caption, in the tables of sd-scripts, musubi-tuner, diffusers
-# (Hugging Face datasets), SimpleTuner, ai-toolkit and img2dataset.
-_PICTURE = frozenset({"file_name", "filename", "image_path", "image", "path", "file", "image_file", "img_path"})
-_CAPTION = frozenset(
-    {"caption", "captions", "text", "prompt", "tags", "caption_or_tags", "description", "additional_feature"}
-)
-_TABLES = {".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON", ".csv": "CSV", ".tsv": "TSV"}
+_PICTURE, _CAPTION = frozenset(PICTURE), frozenset((*CAPTION, *TAGS))
 # Binary tables are known by their usual names.
 _PARQUET_STEMS = ("metadata", "train", "captions")
 
 
 def findings(gathered: ScanState) -> list[Finding]:
-    """A finding that names every caption table below the chosen folders; a warning where captions are missing."""
+    """What came of the caption tables in the chosen folders: those that are used, those that are not."""
+    result = []
+    severity: Literal["note", "warning", "error"]
+    for table, count in sorted(gathered.used_tables.items()):
+        text = f"{Path(table).name}: {count_of(count, 'image')} with a caption from this table"
+        result.append(Finding("caption_table", "note", text, "", (table,), "dataset.caption_extension"))
+    asked = {str(spec.metadata) for spec in gathered.folders}
+    for table, why in sorted(gathered.broken_tables.items()):
+        text, remedy = f"The caption table {Path(table).name} can't be read: {why}", "Correct it, or remove it."
+        # one that lies in the folder may be another program's
+        severity = "error" if table in asked else "warning"
+        result.append(Finding("broken_table", severity, text, remedy, (table,), "dataset.folders"))
     # A .json of a picture's own name is that picture's metadata, one of thousands perhaps.
     own = {os.path.splitext(picture.path)[0] for picture in gathered.found}
+    known = {*gathered.used_tables, *gathered.broken_tables}
     texts = (text for files in gathered.walks.values() for text in files.texts)
-    tables = sorted(text for text in texts if os.path.splitext(text)[0] not in own and _is_table(text))
-    if not tables:
-        return []
-    missing = any(picture.is_alone for picture in gathered.found if picture.measured.fault is None)
-    names = name_files([Path(table).name for table in tables])
-    kind = "a caption table" if len(tables) == 1 else "caption tables"
-    remedy = f"Write each caption into a {gathered.caption_extension} file with the name of its image"
-    remedy += " next to it; the captions of the table are not used." if missing else "; the table is not used."
-    if any(Path(table).suffix.lower() in ENDINGS for table in tables):
-        remedy += " A .jsonl file is read where it is chosen in place of its folder."
-    return [Finding("caption_table", "warning" if missing else "note", f"{names}: {kind} of another tool, not read",
-                    remedy, tuple(tables), "dataset.caption_extension")]  # fmt: skip
+    unused = sorted(t for t in texts if os.path.splitext(t)[0] not in own and t not in known and is_table(t))
+    if unused:
+        missing = any(picture.is_alone for picture in gathered.found if picture.measured.fault is None)
+        names = name_files([Path(table).name for table in unused])
+        kind = "a caption table" if len(unused) == 1 else "caption tables"
+        remedy = f"Write each caption into a {gathered.caption_extension} file with the name of its image next to it."
+        if any(Path(table).suffix.lower() in ENDINGS for table in unused):
+            remedy += " A .jsonl file that names images elsewhere is read where it is chosen in place of its folder."
+        text = f"{names}: {kind} that names no image without a caption here, or is of a kind that is not read"
+        remedy = remedy if missing else ""
+        severity = "warning" if missing else "note"
+        result.append(Finding("unused_table", severity, text, remedy, tuple(unused), "dataset.caption_extension"))
+    return result
 
 
-def _is_table(path: str) -> bool:
+def is_table(path: str) -> bool:
+    """Whether a file is such a table, by its ending and its first row."""
     stem, ending = os.path.splitext(os.path.basename(path).lower())
     if ending == ".parquet":
         return stem.startswith(_PARQUET_STEMS)
-    if ending not in _TABLES:
+    if ending not in (".json", *LINES, *COLUMNS):
         return False
     try:
         with open(path, "rb") as stream:
@@ -56,8 +66,8 @@ def _is_table(path: str) -> bool:
     except OSError:
         return False
     text = head.decode("utf-8-sig", "replace")
-    if ending in (".csv", ".tsv"):
-        rows = csv.reader(io.StringIO(text.partition("\n")[0]), delimiter="\t" if ending == ".tsv" else ",")
+    if ending in COLUMNS:
+        rows = csv.reader(io.StringIO(text.partition("\n")[0]), delimiter=COLUMNS[ending])
         columns = {column.strip().lower() for row in rows for column in row}
         return bool(columns & _PICTURE and columns & _CAPTION)
     if ending == ".json":

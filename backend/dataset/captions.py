@@ -24,9 +24,15 @@ def decode(data: bytes) -> tuple[str, str]:
     UTF-8 is the rule, with or without byte-order mark; UTF-16 is taken by its mark. Anything else is read as
     Windows-1252 when that makes sense. Raises BadCaption when it does not.
     """
+    lines, encoding = decode_lines(data)
+    return " ".join(lines), encoding
+
+
+def decode_lines(data: bytes) -> tuple[list[str], str]:
+    """The lines with text, without outer blanks, and the encoding. Raises as `decode`."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         try:
-            return _tidy(data.decode("utf-16")), "utf-16"
+            return _lines(data.decode("utf-16")), "utf-16"
         except UnicodeDecodeError:
             raise BadCaption("it is marked as UTF-16, but is cut off or damaged") from None
     if b"\x00" in data:
@@ -34,15 +40,20 @@ def decode(data: bytes) -> tuple[str, str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return _tidy(_western(data, error.start)), "cp1252"
-    return _tidy(text), "utf-8"
+        return _lines(_western(data, error.start)), "cp1252"
+    return _lines(text), "utf-8"
 
 
 def read(path: Path) -> tuple[str, str]:
     """Caption and encoding of the file at `path`; OSError when it can't be read, BadCaption when it is no text."""
+    return decode(read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a caption file. Raises as `read`."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise BadCaption("it is a pipe, socket, device or folder, not a file")
-    return decode(path.read_bytes())
+    return path.read_bytes()
 
 
 def is_text(data: bytes) -> bool:
@@ -90,6 +101,6 @@ def _western(data: bytes, start: int) -> str:
         raise BadCaption(f"it is neither UTF-8 nor Windows-1252 ({place})") from None
 
 
-def _tidy(text: str) -> str:
-    """One line without outer blanks: line ends in caption files are layout, not content."""
-    return " ".join(part for part in (line.strip() for line in text.splitlines()) if part)
+def _lines(text: str) -> list[str]:
+    """The lines that hold something: line ends in caption files are layout, where each line is no caption."""
+    return [part for part in (line.strip() for line in text.splitlines()) if part]

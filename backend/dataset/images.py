@@ -189,6 +189,20 @@ def open_image(source: Path | IO[bytes], transparency: str = "white", at_least: 
     return pixels
 
 
+def alpha_of(source: IO[bytes]) -> Image.Image:
+    """The opacity of a picture as grey from 0 to 255, EXIF-turned as `open_image` turns it. Raises as `open_image`."""
+    try:
+        with Image.open(source) as image:
+            image.load()
+            turn = _TURN.get(orientation(image))
+            alpha = image.convert("RGBA").getchannel("A")
+    except UnidentifiedImageError:
+        raise BadImage("it is not an image in a known format") from None
+    except DECODE_ERRORS as error:
+        raise BadImage(_reason(error)) from error
+    return alpha if turn is None else alpha.transpose(turn)
+
+
 def animation_frames(path: Path, transparency: str) -> Iterator[tuple[float, Image.Image]]:
     """How long each frame of an animation is shown, in seconds, and the frame as `open_image` gives a picture.
 

@@ -42,6 +42,17 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """What of a picture counts.
+
+    key: SHA-256 of the mask file's bytes (hex), "alpha" where it is the picture's own transparency, and path None.
+    """
+
+    key: str
+    path: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """One picture, or one window of a clip, to train on.
 
@@ -50,6 +61,9 @@ class Item:
     controls: the pictures to start from, of models that edit; their captions and repeats mean nothing.
     window: the frames that are used of a clip, of which several items may come; None for a picture.
     is_reg: a regularization image, which shows the class of what is learned.
+    texts: captions that versions are made of, where there are several or something in them changes; `caption` is then
+    the plain one. trigger: the word that each version starts with; both empty for an image with one caption.
+    mask: what of it counts in the loss; None: all.
     """
 
     key: str
@@ -63,6 +77,9 @@ class Item:
     controls: tuple[Item, ...] = ()
     window: Window | None = None
     is_reg: bool = False
+    texts: tuple[str, ...] = ()
+    trigger: str | None = None
+    mask: Mask | None = None
 
     @property
     def frames(self) -> int:
@@ -83,6 +100,8 @@ class Item:
             "controls": [control.to_dict() for control in self.controls],
             **({} if self.window is None else {"window": self.window.to_dict()}),
             **({"is_reg": True} if self.is_reg else {}),
+            **({"texts": list(self.texts), "trigger": self.trigger} if self.texts else {}),
+            **({} if self.mask is None else {"mask": [self.mask.key, self.mask.path and str(self.mask.path)]}),
         }
 
     @classmethod
@@ -101,6 +120,9 @@ class Item:
             controls=tuple(map(cls.from_dict, data["controls"])),
             window=Window(**data["window"]) if "window" in data else None,
             is_reg=data.get("is_reg", False),
+            texts=tuple(data.get("texts", ())),
+            trigger=data.get("trigger"),
+            mask=Mask(data["mask"][0], data["mask"][1] and Path(data["mask"][1])) if "mask" in data else None,
         )
 
 

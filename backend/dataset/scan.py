@@ -20,16 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.base.paths import PROJECT_ROOT, resolve
-from backend.dataset import captions, controls, scan_findings
+from backend.dataset import controls, masks, scan_findings
+from backend.dataset.caption_variants import CaptionRule
 from backend.dataset.clips import BadClip, hash_of, is_video
 from backend.dataset.clips import probe as probe_clip
 from backend.dataset.file_lists import is_list, read_list
 from backend.dataset.images import BadImage, probe, read_picture
 from backend.dataset.items import DatasetScan, Finding, FolderReport, Item, Scan
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
+from backend.dataset.scan_captions import by_lower_ending, caption_files, finished, read_all
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
 from backend.dataset.split import HELD_OUT, hold_out, trained_too
-from backend.dataset.walk import Walk, named_repeats, named_words, walk
+from backend.dataset.walk import Walk, named_repeats, walk
 from backend.dataset.windows import ClipRule, cut_clip
 from backend.families.table import family
 
@@ -52,31 +54,41 @@ def scan(
     cache_dir: Path | None = None,
     progress: Progress | None = None,
     workers: int | None = None,
+    more_extensions: Sequence[str] = (),
+    caption_lines: bool = False,
+    rule: CaptionRule = CaptionRule(),  # noqa: B008 - frozen
 ) -> Scan:
     """Find and measure every picture below `folders`; problems are findings, nothing raises for what a folder holds.
 
     caption_extension: ending of the caption files, looked for without letter case. cache_dir: where measures are kept,
     so that a second scan only lists files; None keeps none. workers: threads that decode, None for one a core, at most
     8. Sub-folders named `10_name` right below a chosen folder multiply its repeats by that number (0 leaves them out).
+    more_extensions: of further caption files of a picture. caption_lines: each line of one is a caption. rule: what
+    changes in captions.
     """
     gathered = ScanState(tuple(folders), caption_extension, trigger_word)
+    gathered.more_extensions, gathered.caption_lines, gathered.rule = more_extensions, caption_lines, rule
     places = _walk_all(gathered)
     # clips and pictures of one list: folders of a run are all scanned for the same family
     clips = any(spec.clips is not None for spec in gathered.folders)
     measures = _measure([path for path, *_ in places], ScanCache(cache_dir), progress, workers, clips)
-    texts = {index: _by_lower_ending(files.texts) for index, files in gathered.walks.items()}
+    texts = {index: by_lower_ending(files.texts) for index, files in gathered.walks.items()}
     for (path, index, repeats), measured in zip(places, measures, strict=True):
-        caption = texts[index].get(os.path.splitext(path)[0] + caption_extension.lower())
-        caption_path = None if caption is None else Path(caption)
+        files = caption_files(path, texts[index], (caption_extension, *more_extensions))
         listed = gathered.lists[index].captions.get(path) if index in gathered.lists else None
-        gathered.found.append(ScannedPicture(path, index, repeats, measured, caption_path, listed=listed))
-    _read_captions(gathered)
+        picture = ScannedPicture(path, index, repeats, measured, next(iter(files), None), caption_files=files)
+        picture.listed = None if listed is None else (listed,)
+        gathered.found.append(picture)
+    read_all(gathered)
     for index, spec in enumerate(gathered.folders):
         if spec.control is not None:
             own = [picture for picture in gathered.found if picture.folder == index]
             measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
             most = spec.most_controls
             gathered.findings += controls.pair(own, spec.path, spec.control, most, spec.setting, measure)
+        if spec.mask is not None or spec.alpha_mask:
+            own = [picture for picture in gathered.found if picture.folder == index]
+            gathered.findings += _give_masks(own, spec, cache_dir, workers)
     items = _items(gathered)
     gathered.findings += scan_findings.findings(gathered, items)
     return Scan(
@@ -104,23 +116,19 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
     data, memory = cfg.dataset, cache_dir or cache_folder(cfg)
 
     def look(folders: Sequence[FolderSpec]) -> Scan:
-        trigger = data.trigger_word
-        return scan(folders, data.caption_extension, trigger_word=trigger, cache_dir=memory, progress=progress)
+        return scan(
+            folders,
+            data.caption_extension,
+            trigger_word=data.trigger_word,
+            cache_dir=memory,
+            progress=progress,
+            more_extensions=cfg.captions.more_caption_extensions,
+            caption_lines=cfg.captions.caption_lines,
+            rule=CaptionRule.of(cfg.captions),
+        )
 
     most, clips = most_controls(cfg), ClipRule.of(cfg)
-    folders = [
-        FolderSpec(
-            resolve(folder.path),
-            folder.num_repeats,
-            f"dataset.folders[{index}].path",
-            _control(folder),
-            most,
-            clips,
-            folder.is_reg,
-            folder.class_tokens,
-        )
-        for index, folder in enumerate(data.folders)
-    ]
+    folders = folder_specs(cfg)
     train = look(folders)
     if not folders:
         problem = Finding("no_folders", "error", "No image folder is chosen", "Choose the folder with your images.")
@@ -132,12 +140,53 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             sets[HELD_OUT] = held
     for index, folder in enumerate(cfg.validation.validation_folders):
         setting = f"validation.validation_folders[{index}].path"
-        result = look([FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)])
+        spec = FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)
+        mask = None if folder.mask_path is None else resolve(folder.mask_path)
+        result = look([replace(spec, mask=mask, alpha_mask=cfg.masks.alpha_mask)])
         # Repeats weigh training; a measurement sees each picture once.
         once = tuple(replace(item, repeats=1) for item in result.items)
         findings = (*trained_too(train, once, folder.name, setting), *result.findings)
         sets[folder.name] = replace(result, items=once, findings=findings)
     return DatasetScan(train, sets)
+
+
+def _give_masks(
+    own: list[ScannedPicture], spec: FolderSpec, cache_dir: Path | None, workers: int | None
+) -> list[Finding]:
+    """The masks of a folder's pictures: files, and where there is none the transparency, if that is asked for."""
+    measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
+    findings = masks.pair(own, spec, measure)
+    if not spec.alpha_mask:
+        return findings
+    for picture in own:
+        picture.mask = picture.mask or masks.of_alpha(picture.measured)
+    # a picture with transparency lacks no mask
+    return [each for each in findings if each.kind != "no_mask"]
+
+
+def folder_specs(cfg: Config) -> list[FolderSpec]:
+    """The image folders of `cfg`, as they are scanned."""
+    most, clips = most_controls(cfg), ClipRule.of(cfg)
+    return [
+        FolderSpec(
+            resolve(folder.path),
+            folder.num_repeats,
+            f"dataset.folders[{index}].path",
+            _control(folder),
+            most,
+            clips,
+            folder.is_reg,
+            folder.class_tokens,
+            folder.class_images,
+            folder.trigger_word,
+            folder.caption_prefix,
+            folder.caption_suffix,
+            None if folder.metadata_file is None else resolve(folder.metadata_file),
+            None if folder.mask_path is None else resolve(folder.mask_path),
+            cfg.masks.alpha_mask,
+        )
+        for index, folder in enumerate(cfg.dataset.folders)
+    ]
 
 
 def most_controls(cfg: Config) -> int:
@@ -160,8 +209,9 @@ def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
             continue
         files = gathered.walks[index] = _files_of(gathered, index, spec)
         for folder, pictures in files.pictures.items():
-            if spec.control is not None and folder.is_relative_to(spec.control):
+            if any(inner is not None and folder.is_relative_to(inner) for inner in (spec.control, spec.mask_below)):
                 continue
+            pictures = [path for path in pictures if spec.mask != spec.path or not masks.is_label(path)]
             named = _named_below(spec.path, folder)
             repeats = spec.num_repeats * (1 if named is None else named)
             gathered.reports.append(_report(spec, folder, named, repeats))
@@ -260,39 +310,6 @@ def _measure_one(path: Path, clips: bool = False) -> tuple[Stamp | None, Measure
         return None, Measured(fault=str(error))
 
 
-def _by_lower_ending(texts: set[str]) -> dict[str, str]:
-    """Files by their path with the last ending in lower case: `a.TXT` is the caption of `a.png` too."""
-    lowered = {}
-    for text in sorted(texts, reverse=True):
-        stem, ending = os.path.splitext(text)
-        lowered[stem + ending.lower()] = text
-    return lowered
-
-
-def _read_captions(gathered: ScanState) -> None:
-    for picture in gathered.found:
-        if picture.caption_path is None:
-            picture.caption = (picture.listed or "").strip() or _class_of(
-                gathered.folders[picture.folder], picture.path
-            )
-            continue
-        gathered.used_captions.add(str(picture.caption_path))
-        try:
-            picture.caption, picture.encoding = captions.read(picture.caption_path)
-        except captions.BadCaption as error:
-            picture.caption_fault = str(error)
-        except OSError as error:
-            picture.caption_fault = f"it can't be read ({error.strerror or error})"
-
-
-def _class_of(spec: FolderSpec, picture: Path) -> str:
-    """The caption of a picture that has no file and no line in a list: "" where the folder gives none."""
-    if spec.class_tokens is not None or not spec.is_reg:
-        return spec.class_tokens or ""
-    inside = picture.parent.relative_to(spec.path).parts if picture.is_relative_to(spec.path) else ()
-    return named_words(spec.path / inside[0] if inside else spec.path) or ""
-
-
 def _items(gathered: ScanState) -> list[Item]:
     items = []
     used: dict[str, int] = {}
@@ -302,20 +319,26 @@ def _items(gathered: ScanState) -> list[Item]:
             continue
         if gathered.folders[picture.folder].control is not None and not picture.controls:
             continue
+        if picture.mask_fault is not None:
+            continue
         used[str(picture.path.parent)] = used.get(str(picture.path.parent), 0) + 1
         if picture.repeats:
             spec = gathered.folders[picture.folder]
+            caption, texts, trigger = finished(picture.captions, spec, gathered.rule, gathered.trigger_word)
             item = Item(
                 key=seen.key,
                 path=picture.path,
                 width=seen.width,
                 height=seen.height,
-                caption=captions.with_trigger(picture.caption, None if spec.is_reg else gathered.trigger_word),
+                caption=caption,
                 caption_path=picture.caption_path,
                 repeats=picture.repeats,
                 has_alpha=seen.has_alpha,
                 controls=picture.controls,
                 is_reg=spec.is_reg,
+                texts=texts,
+                trigger=trigger,
+                mask=picture.mask,
             )
             rule = spec.clips
             if seen.clip is None or rule is None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from backend.dataset import caption_tables, clip_findings
+from backend.dataset.class_images import DRAW_CLASS_IMAGES
 from backend.dataset.file_lists import is_list
 from backend.dataset.items import Finding, Item, count_of, name_files
 from backend.dataset.picture_findings import caption_name, paths_of, picture_name, pixels, profiles, special_files
@@ -40,7 +41,9 @@ def folder_fault(spec: FolderSpec) -> Finding | None:
             "missing_folder",
             "error",
             f"The image folder {path} does not exist: {hint}",
-            "Choose a folder that exists; maybe a disk is not connected.",
+            "Choose a folder that exists; maybe a disk is not connected."
+            if spec.class_images is None
+            else f"Draw its {spec.class_images} images: {DRAW_CLASS_IMAGES}.",
             (str(path),),
             spec.setting,
         )
@@ -71,6 +74,8 @@ def no_pictures(spec: FolderSpec, files: Walk) -> Finding:
         kinds = "images (png, jpg, jpeg, webp, bmp, tif, avif)"
         videos = " or videos (mp4, mov, mkv, webm, avi, gif)" if spec.clips else ""
         remedy = f"Choose the folder with the {kinds}{videos}."
+        if spec.class_images is not None and not files.other:
+            remedy = f"Draw its {spec.class_images} images: {DRAW_CLASS_IMAGES}."
     return Finding("no_pictures", "error", text, remedy, (str(spec.path),), spec.setting)
 
 

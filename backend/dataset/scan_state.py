@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backend.dataset.caption_variants import CaptionRule
 from backend.dataset.file_lists import FileList
-from backend.dataset.items import ClipReport, Finding, FolderReport, Item
+from backend.dataset.items import ClipReport, Finding, FolderReport, Item, Mask
 from backend.dataset.scan_cache import Measured
 from backend.dataset.walk import Walk
 from backend.dataset.windows import ClipRule
@@ -32,6 +33,24 @@ class FolderSpec:
     """Its pictures are regularization images."""
     class_tokens: str | None = None
     """Caption of its pictures that have no caption file."""
+    class_images: int | None = None
+    """Regularization images that the base model is to draw into it."""
+    trigger_word: str | None = None
+    """Its own; None takes that of all folders."""
+    prefix: str | None = None
+    suffix: str | None = None
+    """What is written around each of its captions."""
+    metadata: Path | None = None
+    """A table with captions of its pictures."""
+    mask: Path | None = None
+    """Its folder of masks."""
+    alpha_mask: bool = False
+    """The transparency of a picture without a mask file is its mask."""
+
+    @property
+    def mask_below(self) -> Path | None:
+        """Its folder of masks, where that is another one than its own: no picture lies in there."""
+        return None if self.mask == self.path else self.mask
 
 
 @dataclass
@@ -45,13 +64,21 @@ class ScannedPicture:
     measured: Measured
     caption_path: Path | None
     caption: str = ""
+    """The first of its captions."""
     encoding: str | None = None
     """Of the caption file."""
     caption_fault: str | None = None
     """Why its caption can't be read."""
     controls: tuple[Item, ...] = ()
-    listed: str | None = None
-    """Its caption in the list that names it; None where no list does."""
+    listed: tuple[str, ...] | None = None
+    """Its captions in the list or table that names it; None where none does."""
+    caption_files: tuple[Path, ...] = ()
+    """All of its caption files; `caption_path` is the first."""
+    captions: tuple[str, ...] = ("",)
+    """All of its captions, as they are written."""
+    mask: Mask | None = None
+    mask_fault: str | None = None
+    """Why its mask can't be used."""
 
     @property
     def is_alone(self) -> bool:
@@ -75,3 +102,13 @@ class ScanState:
     findings: list[Finding] = field(default_factory=list)
     used_captions: set[str] = field(default_factory=set)
     clips: list[ClipReport] = field(default_factory=list)
+    more_extensions: Sequence[str] = ()
+    """Endings of further caption files."""
+    caption_lines: bool = False
+    """Each line of a caption file is a caption."""
+    rule: CaptionRule = CaptionRule()
+    """What changes in a caption from time to time."""
+    used_tables: dict[str, int] = field(default_factory=dict)
+    """Caption table -> pictures that have their caption from it."""
+    broken_tables: dict[str, str] = field(default_factory=dict)
+    """Caption table -> why it can't be read."""

@@ -65,7 +65,7 @@ def measure(path: Path) -> Measured:
         if missing > 0:
             raise BadClip(f"the file is cut off: {packets.seen:,} of its {packets.announced:,} frames are there")
         # what the file tells is when the stream ends, however late it begins
-        whole, there = _told_seconds(stream), packets.begin + packets.timeline.seconds
+        whole, there = _stated_seconds(stream), packets.begin + packets.timeline.seconds
         if whole is not None and there < whole - 0.1 - 2 * packets.timeline.seconds / packets.count:
             raise BadClip(f"the file is cut off: {there:.1f} of its {whole:.1f} seconds are there")
         ratio = float(stream.sample_aspect_ratio or 1)
@@ -190,7 +190,7 @@ def _stream_of(path: Path) -> Iterator[tuple[Any, Any]]:
         raise BadClip(text if "Invalid data" in str(error) else f"it can't be decoded ({_words(error)})") from error
 
 
-def _told_seconds(stream: Any) -> float | None:
+def _stated_seconds(stream: Any) -> float | None:
     """How long Matroska and WebM files say the stream is; None where nothing says so."""
     match = re.match(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
     return None if match is None else int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3])

@@ -295,8 +295,15 @@ def _quantised(facts: dict[str, Any]) -> list[Check]:
     """NF4 weights and 8-bit products; weights in int8 and fp8 work everywhere."""
     lacking = {name: why for name, why in facts.get("quantised", {}).items() if why}
     if not lacking:
-        return [Check("Quantised base", "ok", "fp8, int8 and nf4 weights, int8 and fp8 products")]
+        return [Check("Quantised base", "ok", "fp8, int8 and nf4 weights, int8 and fp8 products" + _kernels(facts))]
     return [Check("Quantised base", "warn", why, _without(name, why)) for name, why in lacking.items()]
+
+
+def _kernels(facts: dict[str, Any]) -> str:
+    """What int8 products are computed by, where Triton's kernels are missing on a GPU."""
+    if not facts.get("gpu") or facts["packages"].get("triton") is None:
+        return ""
+    return "; int8 without Triton's kernels, slower than bf16 on many GPUs"
 
 
 def _without(name: str, why: str) -> str:

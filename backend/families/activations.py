@@ -100,3 +100,4 @@ class FamilyMemory:
     resolutions: tuple[tuple[str, int], ...] = ()
     launch_bound: bool = False
     around_full: float = 0.0
+    given_half: float = 0.0

@@ -151,6 +151,12 @@ class VideoRule:
     least: int = 1
     longest_sample: int | None = None
 
+    def sample_frames(self, asked: int | None, geometry: Geometry) -> int:
+        """Frames of a sample that asks for `asked`, rounded down to a length of the family; None: its usual one."""
+        wanted = asked or self.frames
+        most = wanted if self.longest_sample is None else min(wanted, self.longest_sample)
+        return max(self.least, geometry.whole_frames(most))
+
 
 @dataclass(frozen=True)
 class Experts:

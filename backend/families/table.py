@@ -7,7 +7,7 @@ from backend.families.files.layouts.rules import Layout
 from backend.families.flux.facts import FACTS as FLUX
 from backend.families.flux.facts import KONTEXT
 from backend.families.hunyuan_video.facts import FACTS as HUNYUAN_VIDEO
-from backend.families.hunyuan_video.framepack_facts import FRAMEPACK_FACTS
+from backend.families.hunyuan_video.framepack_facts import F1_FACTS, FRAMEPACK_FACTS
 from backend.families.qwen_image.edit_facts import EDIT, EDIT_PLUS
 from backend.families.qwen_image.facts import FACTS as QWEN_IMAGE
 from backend.families.sd3.facts import FACTS as SD3
@@ -19,10 +19,11 @@ from backend.families.wan.expert_facts import I2V as WAN22_I2V
 from backend.families.wan.facts import FACTS as WAN
 from backend.families.wan.i2v_facts import I2V as WAN_I2V
 from backend.families.wan.small_facts import FACTS as WAN22_5B
+from backend.families.wan.small_facts import I2V as WAN22_5B_I2V
 
 _ROWS = (
     *(FLUX, KONTEXT, SDXL, SD15, ANIMA, QWEN_IMAGE, EDIT, EDIT_PLUS, SD3),
-    *(WAN, WAN_I2V, WAN22, WAN22_I2V, WAN22_5B, HUNYUAN_VIDEO, FRAMEPACK_FACTS),
+    *(WAN, WAN_I2V, WAN22, WAN22_I2V, WAN22_5B, WAN22_5B_I2V, HUNYUAN_VIDEO, FRAMEPACK_FACTS, F1_FACTS),
 )
 FAMILIES: dict[str, FamilyFacts] = {facts.name: facts for facts in _ROWS}
 

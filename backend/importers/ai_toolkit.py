@@ -6,6 +6,7 @@ Names are those of ``config/examples/`` and ``toolkit/config_modules.py`` of ost
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from backend.importers.combined import take_family
@@ -28,6 +29,7 @@ from backend.importers.common_reasons import (
 )
 from backend.importers.experts import read_experts
 from backend.importers.families import family_of_path, named_family
+from backend.importers.folder_values import Rows, take_for_all
 from backend.importers.network import WHOLE
 from backend.importers.notes import Note
 from backend.importers.program import Fields, Program, by_name, take_known, take_optimizer
@@ -105,17 +107,12 @@ NOT_NEEDED = by_name({
     "its value is used in another setting": "model.arch model.quantize model.quantize_te model.qtype model.qtype_te",
 })  # fmt: skip
 NOT_OFFERED = by_name({
-    FIXED_CAPTIONS: (
-        "datasets[].shuffle_tokens datasets[].token_dropout_rate datasets[].random_triggers datasets[].keep_tokens"
-    ),
+    FIXED_CAPTIONS: "datasets[].random_triggers",
     FIXED_IMAGES: (
-        "datasets[].flip_x datasets[].flip_y datasets[].random_crop datasets[].random_scale datasets[].augments "
+        "datasets[].flip_y datasets[].random_scale datasets[].augments "
         "datasets[].augmentations datasets[].augmentations[]. datasets[].scale"
     ),
-    NO_MASKS: (
-        "datasets[].mask_path datasets[].mask_min_value datasets[].alpha_mask "
-        "datasets[].invert_mask"
-    ),
+    NO_MASKS: "datasets[].invert_mask",
     NO_VIDEOS: (
         "datasets[].num_frames datasets[].shrink_video_to_frames datasets[].do_i2v datasets[].fps sample.num_frames "
         "sample.fps"
@@ -185,6 +182,9 @@ def _family(fields: Fields) -> None:
     flag = next((flag for flag in _FLAGS if fields.on(flag)), "")
     base = fields.get("model.name_or_path")
     family = named_family(arch) if arch else _FLAGS.get(flag) or family_of_path(base) or fields.work.wanted
+    if family == "wan22_5b" and any(not is_off(row.get("do_i2v")) for _, row in fields.rows("datasets")):
+        family = "wan22_5b_i2v"
+        fields.note("datasets[].do_i2v", "taken", "", "model.family")
     guessed = "" if arch or flag or not family else "by the base model's name"
     take_family(fields.work, family, "config.process[0].model." + (flag.removeprefix("model.") or "arch"), guessed)
     for name in (*_FLAGS, "model.arch"):
@@ -267,8 +267,18 @@ def _noise(fields: Fields) -> None:
         )
 
 
+_CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "shuffle_tokens": ("captions.shuffle_caption", bool), "keep_tokens": ("captions.keep_tokens", number),
+    "token_dropout_rate": ("captions.caption_tag_dropout_rate", number), "flip_x": ("augmentation.flip_aug", bool),
+    "random_crop": ("augmentation.random_crop", bool), "alpha_mask": ("masks.alpha_mask", bool),
+    "mask_min_value": ("masks.unmasked_weight", number),
+}  # fmt: skip
+"""What each folder has there, and all have together here."""
+
+
 def _folders(fields: Fields) -> None:
     work, folders, sizes = fields.work, [], []
+    rows: Rows = []
     shared: dict[str, list[tuple[str, Any]]] = {"caption_ext": [], "caption_dropout_rate": []}
     for place, row in fields.rows("datasets"):
         path = row.get("folder_path") or row.get("dataset_path")
@@ -279,16 +289,28 @@ def _folders(fields: Fields) -> None:
             folder |= {"num_repeats": number(row["num_repeats"])} if "num_repeats" in row else {}
             folder |= {} if is_off(row.get("is_reg")) else {"is_reg": True}
             folder |= {"class_tokens": str(row["default_caption"])} if row.get("default_caption") else {}
+            folder |= {"mask_path": str(row["mask_path"])} if row.get("mask_path") else {}
+            rows.append((place, row))
             folder |= _control(work, place, row.get("control_path"))
             folders.append(folder)
             sizes.append((row.get("resolution", 512), place))
             for name, values in shared.items():
                 values += [(place, row[name])] if row.get(name) not in (None, "") else []
-    for name in ("folder_path", "dataset_path", "num_repeats", "control_path", "is_reg", "default_caption"):
+    for name in (
+        "folder_path",
+        "dataset_path",
+        "num_repeats",
+        "control_path",
+        "is_reg",
+        "default_caption",
+        "mask_path",
+    ):
         fields.note(f"datasets[].{name}", "taken", "", "dataset.folders" if name == "folder_path" else None)
     if folders:
         work.take("dataset.folders", folders, "datasets")
     _shared(fields, shared, len(folders))
+    for name, (goal, read) in _CHANGES.items():
+        take_for_all(fields, "datasets", rows, name, goal, read)
     _size(fields, sizes)
 
 

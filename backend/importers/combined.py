@@ -8,16 +8,17 @@ from backend.base.problems import Problem
 from backend.config.schema import by_path
 from backend.families.table import lacking
 from backend.importers import tables
-from backend.importers.common_reasons import DENOISER_TRAINED, TEXT_ENCODERS_FROZEN, WHOLE_MODEL
-from backend.importers.family import Found, family_of
+from backend.importers.common_reasons import DENOISER_TRAINED, TEXT_ENCODERS_FROZEN
+from backend.importers.family import FamilyGuess, family_of
 from backend.importers.network import WHOLE, read_network
 from backend.importers.notes import Note
 from backend.importers.values import is_off, number
 from backend.importers.work import Work
 
 _TELLING = (
-    "sdxl", "flux1_checkbox", "sd3_checkbox", "anima_checkbox", "lumina_checkbox", "hunyuan_image_checkbox", "v2",
-    "edit", "edit_plus", "model_version", "task", "LoRA_type", "network_module", "base_model_version",
+    "sdxl", "sdxl_checkbox", "flux1_checkbox", "sd3_checkbox", "anima_checkbox", "lumina_checkbox",
+    "hunyuan_image_checkbox", "v2", "edit", "edit_plus", "f1", "model_version", "task", "LoRA_type", "network_module",
+    "base_model_version",
 )  # fmt: skip
 """Names that tell the family."""
 _FAMILY_NAMES = ("network_module", "LoRA_type", "base_model_version", "sdxl", "pretrained_model_name_or_path")
@@ -54,7 +55,7 @@ def take_family(work: Work, family: str | None, key: str, guessed: str = "") -> 
 
 def read_family(work: Work) -> None:
     """The model family and the kind of network, and a word for each name that tells of them."""
-    model: Found = family_of(work.kind, work.values)
+    model: FamilyGuess = family_of(work.kind, work.values)
     key = next((k for k in _FAMILY_NAMES if work.values.get(k)), "model family")
     if work.wanted and (model.family is None or model.guessed):
         take_family(work, work.wanted, "--family")
@@ -63,9 +64,8 @@ def read_family(work: Work) -> None:
     if work.values.get("model_version") == "edit-2511":
         work.take("model.zero_cond_t", "on", "model_version")
         work.note("model_version", "taken", "", "model.zero_cond_t")
-    if work.kind == "kohya_ss" and "LoRA_type" not in work.values:
-        embedding = "this preset trains an embedding; these settings train a LoRA"
-        work.note("kind of training", "not offered", embedding if "token_string" in work.values else WHOLE_MODEL)
+    if work.kind == "kohya_ss" and "LoRA_type" not in work.values and "token_string" in work.values:
+        work.note("kind of training", "not offered", "this preset trains an embedding; these settings train a LoRA")
     if model.network:
         work.note("network kind", "not offered", f"{model.network} are not supported; a LoRA is trained")
     elif model.kind != "lora":

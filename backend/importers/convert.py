@@ -14,12 +14,13 @@ from backend.importers.experts import read_pair
 from backend.importers.names import read_name
 from backend.importers.notes import Fate, Note
 from backend.importers.optimizers import read_optimizer
-from backend.importers.pictures import read_data_set, read_folder
+from backend.importers.pictures import read_data_set, read_folder, read_lines, read_masks
 from backend.importers.programs import note_unread, read_by_paths
 from backend.importers.prompts import bring_prompts
 from backend.importers.source import Source
 from backend.importers.timesteps import read_timesteps
 from backend.importers.unsaid import take_unsaid
+from backend.importers.whole_model import leave_lora, read_whole_model, trains_whole_model
 from backend.importers.work import Work
 
 _RULING = ("unet_lr", "lr_scheduler_type")
@@ -66,6 +67,13 @@ def convert(source: Source, dataset: Source | None = None, family: str = "") -> 
 
 
 def _settings(work: Work) -> None:
+    """Everything that the file says, without what is a LoRA's where it trains a whole model."""
+    _read(work)
+    if work.full:
+        leave_lora(work)
+
+
+def _read(work: Work) -> None:
     """Name by name, then what takes more than one, then what no file says; notes in the order of the file."""
     arguments = work.kind not in DATA_SETS
     if not arguments and work.wanted:
@@ -75,16 +83,21 @@ def _settings(work: Work) -> None:
     note_unread(work)
     if arguments:
         read_family(work)
+        special = read_whole_model(work) if trains_whole_model(work.source) else frozenset()
         for key, value in sorted(work.values.items(), key=lambda item: item[0] in _RULING):
-            read_name(work, key, value)
+            if key not in special:
+                read_name(work, key, value)
         read_pair(work)
         read_length(work)
-        read_text_encoders(work)
-        read_lora(work)
+        if not work.full:
+            read_text_encoders(work)
+            read_lora(work)
         read_swap(work)
         bring_prompts(work)
         read_folder(work)
     read_data_set(work)
+    read_lines(work)
+    read_masks(work)
     take_unsaid(work)
     if arguments:
         read_optimizer(work)

@@ -21,11 +21,12 @@ _VIDEOS = ("video_directory", "video_jsonl_file")
 _FOLDER = (*_PICTURES, *_VIDEOS)
 _CONTROL = ("control_directory",)
 _OWN = (*_FOLDER, *_CONTROL, "num_repeats", "subsets", "is_reg", "class_tokens")
-_OWN += ("cache_directory",)
+_OWN += ("cache_directory", "metadata_file", "caption_prefix", "caption_suffix", "conditioning_data_dir")
+_TEXTS = ("class_tokens", "caption_prefix", "caption_suffix", "metadata_file")
+"""Texts of a folder, which have the same names here."""
 _NO_PICTURES = {
     "video_directory": NO_VIDEOS,
     "video_jsonl_file": NO_VIDEOS,
-    "metadata_file": "Monotile reads image folders with captions next to the images",
 }
 
 
@@ -139,8 +140,9 @@ def _take_folder(out: Dataset, folder: _Folder) -> None:
     if not is_off(folder.values.get("is_reg")):
         row["is_reg"] = True
         out.rows.append(Row(folder.paths["is_reg"], AS_MANY, "near"))
-    if folder.values.get("class_tokens"):
-        row["class_tokens"] = str(folder.values["class_tokens"])
+    row |= {name: str(folder.values[name]) for name in _TEXTS if folder.values.get(name)}
+    if folder.values.get("conditioning_data_dir"):
+        row["mask_path"] = str(folder.values["conditioning_data_dir"])
     control = next((str(folder.values[key]) for key in _CONTROL if folder.values.get(key)), None)
     if control is not None:
         row["control_path"] = control

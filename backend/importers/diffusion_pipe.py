@@ -13,7 +13,6 @@ from typing import Any
 from backend.importers.combined import take_family
 from backend.importers.common_reasons import (
     ALWAYS_CACHED,
-    FIXED_CAPTIONS,
     IMAGE_SHAPES,
     NO_FOLDER,
     NO_LORA_SETTING,
@@ -30,7 +29,7 @@ from backend.importers.common_reasons import (
 )
 from backend.importers.families import family_of_path, named_family
 from backend.importers.network import WHOLE
-from backend.importers.notes import Note
+from backend.importers.notes import Fate, Note
 from backend.importers.program import Fields, Program, by_name, take_optimizer
 from backend.importers.program_values import PROGRAM_READERS
 from backend.importers.values import Left, is_off, number
@@ -241,13 +240,16 @@ _WHY = {
     "ar_buckets": IMAGE_SHAPES,
     "frame_buckets": NO_VIDEOS,
     "size_buckets": IMAGE_SHAPES,
-    "mask_path": NO_MASKS,
     "default_mask_file": NO_MASKS,
-    "cache_shuffle_num": FIXED_CAPTIONS,
-    "cache_shuffle_delimiter": FIXED_CAPTIONS,
-    "shuffle_tags": FIXED_CAPTIONS,
-    "caption_prefix": FIXED_CAPTIONS,
 }
+_COLUMNS = ("control_path", "mask_path", "caption_prefix")
+"""Texts of a folder, which have the same names here."""
+_SHUFFLES = {
+    "shuffle_tags": ("captions.shuffle_caption", lambda value: not is_off(value)),
+    "cache_shuffle_num": ("captions.caption_variants", number),
+    "cache_shuffle_delimiter": ("captions.caption_separator", str),
+}
+"""What a folder or the whole file says of tags, and all folders have together here."""
 
 
 def read_directories(work: Work, data: Mapping[str, Any], lines: Mapping[str, int]) -> None:
@@ -255,7 +257,9 @@ def read_directories(work: Work, data: Mapping[str, Any], lines: Mapping[str, in
     folders: list[dict[str, Any]] = []
     sizes: list[tuple[Any, str]] = [(data["resolutions"], "resolutions")] if data.get("resolutions") else []
     for name in data:
-        if name not in ("directory", "resolutions"):
+        if name in _SHUFFLES or name in ("caption_prefix",):
+            _shuffle(work, name, name, data[name], lines)
+        elif name not in ("directory", "resolutions"):
             _left(work, name, name, data[name], lines)
     rows = data.get("directory")
     for place, row in enumerate(rows if isinstance(rows, list) else []):
@@ -266,18 +270,32 @@ def read_directories(work: Work, data: Mapping[str, Any], lines: Mapping[str, in
         folder = {"path": str(row["path"])}
         if "num_repeats" in row:
             folder["num_repeats"] = number(row["num_repeats"])
-        if row.get("control_path"):
-            folder["control_path"] = str(row["control_path"])
+        both = {"caption_prefix": data.get("caption_prefix"), **row}
+        folder |= {column: str(both[column]) for column in _COLUMNS if both.get(column)}
         folders.append(folder)
         if row.get("resolutions"):
             sizes.append((row["resolutions"], f"{at}.resolutions"))
         for name in row:
-            if name not in ("path", "num_repeats", "control_path", "resolutions"):
+            if name in _SHUFFLES or name in ("mask_path", "caption_prefix"):
+                _shuffle(work, name, f"{at}.{name}", row[name], lines)
+            elif name not in ("path", "num_repeats", "control_path", "resolutions"):
                 _left(work, name, f"{at}.{name}", row[name], lines)
     if folders:
         work.take("dataset.folders", folders, "directory")
         work.notes.append(Note("directory", "taken", "", lines.get("directory"), "dataset.folders"))
     _size(work, sizes, lines)
+
+
+def _shuffle(work: Work, name: str, path: str, value: Any, lines: Mapping[str, int]) -> None:
+    """What is said of tags, or a text that is in the row of its folder already."""
+    fate: Fate = "off" if is_off(value) else "taken"
+    goal = None if fate == "off" else "dataset.folders"
+    if name in _SHUFFLES and fate == "taken":
+        goal, read = _SHUFFLES[name]
+        work.take(goal, read(value), path)
+        if name == "cache_shuffle_num":
+            work.take("captions.shuffle_caption", True, path)
+    work.notes.append(Note(path, fate, "", lines.get(path), goal))
 
 
 def _size(work: Work, sizes: list[tuple[Any, str]], lines: Mapping[str, int]) -> None:

@@ -20,7 +20,7 @@ _OTHER_NETWORKS = {
 }  # fmt: skip
 
 
-class Found(NamedTuple):
+class FamilyGuess(NamedTuple):
     """family: None where it is not known. guessed: why it was taken, where the file does not say. network: what kind
     of network the file asks for that is not offered; empty for one that is. kind: of the network here."""
 
@@ -30,37 +30,39 @@ class Found(NamedTuple):
     kind: str = "lora"
 
 
-def family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
+def family_of(kind: Kind | None, values: Mapping[str, Any]) -> FamilyGuess:
     """The family by our name for it, whether it is offered here or not."""
     return _family_of(kind, values)._replace(**_network_of(values))
 
 
-def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> Found:
+def _family_of(kind: Kind | None, values: Mapping[str, Any]) -> FamilyGuess:
     module = str(values.get("network_module") or "").strip()
     lora_type = str(values.get("LoRA_type") or "").strip()
     named = NETWORKS.get(module) or LORA_TYPES.get(lora_type, ("", ""))[0]
     if kind == "musubi-tuner" and module in (*KINDS, _LYCORIS):
         named = _of_musubi(values)
     if named == "flux" and kind == "musubi-tuner":
-        return Found("flux_kontext")
+        return FamilyGuess("flux_kontext")
     if named == "wan" and kind == "musubi-tuner":
-        return Found(_wan_of(values))
+        return FamilyGuess(_wan_of(values))
+    if named == "framepack" and not is_off(values.get("f1")):
+        return FamilyGuess("framepack_f1")
     if named == "qwen_image":
         version = str(values.get("model_version") or "").lower()
         if version == "layered":
-            return Found("qwen_image_layered")
+            return FamilyGuess("qwen_image_layered")
         if not is_off(values.get("edit_plus")) or version.startswith("edit-"):
             # 2509 and 2511, which read pictures otherwise
-            return Found("qwen_image_edit_plus")
+            return FamilyGuess("qwen_image_edit_plus")
         if not is_off(values.get("edit")) or version == "edit":
-            return Found("qwen_image_edit")
+            return FamilyGuess("qwen_image_edit")
     if named:
-        return Found(named)
+        return FamilyGuess(named)
     if kind == "musubi-tuner":
         family = "hunyuan_video" if module == "networks.lora" else family_of_path(values.get("dit"))
         if values.get("task") and (not family or family.startswith("wan")):
-            return Found(_wan_of(values))
-        return Found(family or None)
+            return FamilyGuess(_wan_of(values))
+        return FamilyGuess(family or None)
     return _by_hints(values)
 
 
@@ -81,7 +83,7 @@ def _wan_of(values: Mapping[str, Any]) -> str:
 
 
 def _network_of(values: Mapping[str, Any]) -> dict[str, str]:
-    """`kind` and `network` of `Found`."""
+    """`kind` and `network` of `FamilyGuess`."""
     module = str(values.get("network_module") or "").strip()
     lora_type = str(values.get("LoRA_type") or "").strip()
     if module == _LYCORIS:
@@ -121,28 +123,28 @@ def is_lycoris(values: Mapping[str, Any]) -> bool:
     return str(values.get("network_module") or "").strip() == _LYCORIS or lora_type.startswith("LyCORIS/")
 
 
-def _by_hints(values: Mapping[str, Any]) -> Found:
+def _by_hints(values: Mapping[str, Any]) -> FamilyGuess:
     if not is_off(values.get("base_model_version")):
         # as it stands in a LoRA file: sdxl_base_v1-0, flux1, sd_v1
-        return Found(named_family(values["base_model_version"]))
+        return FamilyGuess(named_family(values["base_model_version"]))
     for flag, name in (("flux1_checkbox", "flux"), ("sd3_checkbox", "sd3"), ("sdxl", "sdxl"), ("v2", "sd2"),
-                       ("anima_checkbox", "anima"), ("lumina_checkbox", "lumina"),
+                       ("sdxl_checkbox", "sdxl"), ("anima_checkbox", "anima"), ("lumina_checkbox", "lumina"),
                        ("hunyuan_image_checkbox", "hunyuan_image")):  # fmt: skip
         if not is_off(values.get(flag)):
-            return Found(name)
+            return FamilyGuess(name)
     if values.get("clip_g"):
-        return Found("sd3", "by its text encoders")
+        return FamilyGuess("sd3", "by its text encoders")
     if values.get("qwen3"):
-        return Found("anima", "by its text encoder")
+        return FamilyGuess("anima", "by its text encoder")
     if values.get("ae") or values.get("t5xxl"):
-        return Found("flux", "by its text encoder and VAE")
+        return FamilyGuess("flux", "by its text encoder and VAE")
     base = str(values.get("pretrained_model_name_or_path") or "").lower().replace("\\", "/").rsplit("/", 1)[-1]
     if "flux" in base:
-        return Found("flux", "by the base model's name")
+        return FamilyGuess("flux", "by the base model's name")
     if any(name in base for name in _XL_NAMES):
-        return Found("sdxl", "by the base model's name")
+        return FamilyGuess("sdxl", "by the base model's name")
     if "sdxl" in values:
-        return Found("sd15")
+        return FamilyGuess("sd15")
     side = str(values.get("resolution") or values.get("max_resolution") or 512).split(",")[0]
     large = isinstance(number(side), int) and number(side) >= 1024
-    return Found("sdxl" if large else "sd15", "by the resolution; the file says nothing of the model's family")
+    return FamilyGuess("sdxl" if large else "sd15", "by the resolution; the file says nothing of the model's family")

@@ -25,14 +25,15 @@ from backend.importers.common_reasons import (
     PLAIN_ADAMW,
     RESUME_STATE,
     WEIGHT_FORMAT,
-    WHOLE_MODEL,
 )
 from backend.importers.families import named_family
 from backend.importers.network import WHOLE
 from backend.importers.notes import Note
 from backend.importers.onetrainer_data import read_concepts, read_samples
+from backend.importers.onetrainer_images import read_masks
 from backend.importers.program import Fields, Program, by_name, take_every, take_known, take_optimizer
 from backend.importers.values import is_off, number
+from backend.importers.whole_model import FUSED, KIND, WEIGHTS, take_kind
 
 _DENOISERS = ("transformer", "unet", "prior")
 _EVEN = 1.7
@@ -147,11 +148,7 @@ NOT_OFFERED = by_name({
         "text_encoder_layer_skip text_encoder_2_layer_skip text_encoder_3_layer_skip"
     ),
     "Monotile has no such setting for the denoiser": " ".join(f"{part}." for part in _DENOISERS),
-    NO_MASKS: (
-        "masked_training unmasked_probability unmasked_weight normalize_masked_area_loss "
-        "masked_prior_preservation_weight "
-        "custom_conditioning_image"
-    ),
+    NO_MASKS: "masked_prior_preservation_weight custom_conditioning_image",
     NO_LOSS_SETTING: "mae_strength log_cosh_strength loss_scaler cep_gamma",
     "the learning rate is not scaled by the batch size": "learning_rate_scaler",
     "the average is updated in every step": "ema_update_step_interval",
@@ -175,15 +172,14 @@ NOT_OFFERED = by_name({
     FIXED_IMAGES: "concepts[].image.",
     FIXED_CAPTIONS: "concepts[].text.",
     "folders are weighted by their repeats": (
-        "concepts[].balancing_strategy concepts[].loss_weight concepts[].image_variations concepts[].text_variations"
+        "concepts[].balancing_strategy concepts[].loss_weight"
     ),
 })  # fmt: skip
 NEUTRAL = {
     "quantization.layer_filter_preset": ("full",), "layer_filter_preset": ("full",), "loss_scaler": ("NONE",),
     "learning_rate_scaler": ("NONE",), "quantization.svd_dtype": ("NONE",), "quantization.svd_rank": ("16",),
     "concepts[].balancing_strategy": ("REPEATS",), "concepts[].loss_weight": ("1", "1.0"),
-    "concepts[].image_variations": ("1",), "concepts[].text_variations": ("1",), "unmasked_probability": ("0.1",),
-    "unmasked_weight": ("0.1",), "lora_decompose_norm_epsilon": ("True",), "lokr_dora_on_output": ("True",),
+    "lora_decompose_norm_epsilon": ("True",), "lokr_dora_on_output": ("True",),
     "concepts[].text.prompt_source": ("sample",), "concepts[].text.tag_delimiter": (",",),
     "ema_update_step_interval": ("1",),
     "concepts[].text.keep_tags_count": ("1",), "concepts[].image.resolution_override": ("512",),
@@ -204,7 +200,11 @@ def _combined(fields: Fields) -> None:
     take_family(work, named_family(fields.get("model_type")) if fields.on("model_type") else work.wanted, "model_type")
     fields.read.add("model_type")
     lora = str(fields.get("training_method") or "FINE_TUNE").upper() == "LORA"
-    fields.note("training_method", "taken" if lora else "not offered", "" if lora else WHOLE_MODEL)
+    whole = str(fields.get("training_method") or "FINE_TUNE").upper() == "FINE_TUNE"
+    if whole:
+        _whole_model(fields)
+    else:
+        fields.note("training_method", "taken" if lora else "not offered", "" if lora else "an embedding is trained")
     _trained(fields)
     _network(fields)
     _noise(fields)
@@ -223,11 +223,31 @@ def _combined(fields: Fields) -> None:
     take_every(fields, "save_after", "save_after_unit", *saved)
     measured = ("validation.validate_every_n_steps", "validation.validate_every_n_epochs")
     take_every(fields, "validate_after", "validate_after_unit", *measured, switch="validation")
+    read_masks(fields)
     read_concepts(fields, "concepts")
     here = "dataset.folders" in work.ours or work.dataset is not None
     why = "" if here else "import that file together with this one: add it with --dataset"
     fields.note("concept_file_name", "not needed" if here else "not offered", why or "the folders are read already")
     read_samples(fields)
+
+
+def _whole_model(fields: Fields) -> None:
+    """The denoiser's own weights are trained: their format, and where they are stepped."""
+    take_kind(fields.work, "training_method")
+    fields.note("training_method", "taken", "", KIND)
+    if not fields.has("training_method"):
+        fields.work.notes.append(
+            Note("training_method", "default", "not in the file: OneTrainer trains all", None, KIND)
+        )
+    part = fields.first(*(f"{part}.weight_dtype" for part in _DENOISERS)) or "weight_dtype"
+    kept = str(fields.get(part) or "FLOAT_32").upper()
+    if kept in ("BFLOAT_16", "FLOAT_32"):
+        fields.take(part, WEIGHTS, "bf16" if kept == "BFLOAT_16" else "fp32")
+    fused = "optimizer.fused_back_pass"
+    if fields.on(fused):
+        fields.take(fused, FUSED, True)
+    rounding = "steps of bf16 weights are always rounded at random, those of float32 ones never"
+    fields.note("optimizer.stochastic_rounding", "not needed", rounding)
 
 
 def _trained(fields: Fields) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from backend.importers.common_reasons import NO_FOLDER
+from backend.importers.folder_values import Rows
 from backend.importers.notes import Note
+from backend.importers.onetrainer_images import NORMALIZED, read_changes
 from backend.importers.program import Fields
 from backend.importers.values import number
 from backend.importers.work import Work
@@ -16,6 +18,7 @@ from backend.importers.work import Work
 def read_concepts(fields: Fields, path: str) -> None:
     """Image folders from a list of concepts at `path`."""
     work, folders = fields.work, []
+    rows: Rows = []
     for place, row in fields.rows(path):
         if not row.get("path"):
             work.notes.append(Note(place, "not offered", NO_FOLDER))
@@ -27,13 +30,17 @@ def read_concepts(fields: Fields, path: str) -> None:
             why = "images whose target is the base model's own prediction are not supported; is_reg is another kind"
             work.notes.append(Note(place, "not offered", why))
         else:
-            folders.append({"path": str(row["path"]), **_repeats(work, place, row)})
+            # masks lie next to their images there
+            masks = {"mask_path": str(row["path"])} if NORMALIZED in work.ours else {}
+            folders.append({"path": str(row["path"]), **_repeats(work, place, row), **masks})
+            rows.append((place, row))
             if not row.get("include_subdirectories") and _has_folders(str(row["path"])):
                 work.notes.append(Note(place, "near", "sub-folders are read too"))
     for name in ("path", "enabled", "validation_concept", "include_subdirectories", "repeats", "balancing", "type"):
         fields.note(f"{path}[].{name}", "taken", "", "dataset.folders" if name == "path" else None)
     if folders:
         work.take("dataset.folders", folders, path)
+        read_changes(fields, path, rows)
 
 
 def _has_folders(path: str) -> bool:

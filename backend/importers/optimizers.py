@@ -37,7 +37,7 @@ _HUGGING = "transformers.optimization.Adafactor"
 def read_optimizer(work: Work) -> None:
     """Take over the arguments, and bring name, rate and schedule to what they amount to there."""
     name = _known(str(work.ours.get(_NAME, by_path()[_NAME].default)))
-    options, line = _given(work), work.source.lines.get("optimizer_args")
+    options, line = _arguments_of(work), work.source.lines.get("optimizer_args")
     if name == "adafactor":
         options = _adafactor(work, options)
     for key, ours in _RENAMED.get(name, {}).items():
@@ -66,7 +66,7 @@ def _known(name: str) -> str:
     return next((ours for ours in OPTIMIZERS if ours.replace("_", "") == letters), name)
 
 
-def _given(work: Work) -> dict[str, Any]:
+def _arguments_of(work: Work) -> dict[str, Any]:
     if "optimizer_args" not in work.values:
         return {}
     try:

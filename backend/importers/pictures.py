@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from backend.config.file_kinds import DATA_SETS
 from backend.families.table import FAMILIES
 from backend.importers.datasets import AS_MANY
 from backend.importers.names import read_name
@@ -12,6 +13,13 @@ from backend.importers.values import is_off
 from backend.importers.work import Work
 
 _FOLDERS = ("train_data_dir", "image_dir")
+_TEXTS = {
+    "caption_prefix": "caption_prefix",
+    "caption_suffix": "caption_suffix",
+    "in_json": "metadata_file",
+    "conditioning_data_dir": "mask_path",
+}
+"""Arguments about captions and masks -> the column of the folder here."""
 
 
 def read_folder(work: Work) -> None:
@@ -23,10 +31,11 @@ def read_folder(work: Work) -> None:
         work.note("reg_data_dir", "off", f"it is used only beside {_FOLDERS[0]}")
     elif "reg_data_dir" in work.values:
         work.note("reg_data_dir", "near" if regular else "off", AS_MANY if regular else "empty", "dataset.folders")
+    texts = _texts(work)
     for key in _FOLDERS:
         path = work.values.get(key)
         if isinstance(path, str) and path.strip():
-            rows: list[dict[str, Any]] = [{"path": path.strip()}, *regular]
+            rows: list[dict[str, Any]] = [{"path": path.strip(), **texts}, *regular]
             work.take("dataset.folders", rows, key)
             work.note(key, "taken", "", "dataset.folders")
         elif key in work.values:
@@ -41,6 +50,44 @@ def read_folder(work: Work) -> None:
             work.note("dataset_config", "not offered", "import that file together with this one: add it")
         else:
             work.note("dataset_config", "off" if is_off(path) else "taken")
+
+
+def read_masks(work: Work) -> None:
+    """Whether the masks of folders count, and that their loss is not normalised there."""
+    key = "masked_loss"
+    on = not is_off(work.values.get(key))
+    rows = [row for row in work.ours.get("dataset.folders", []) if "mask_path" in row]
+    if rows and not on and work.kind not in DATA_SETS:
+        for row in rows:
+            why = f"the other program uses it only if {key} is on"
+            work.notes.append(Note("conditioning_data_dir", "off", why, None, None, row.pop("mask_path")))
+        rows = []
+    has = bool(rows) or work.ours.get("masks.alpha_mask") is True
+    if key in work.values:
+        missing = on and not has
+        why = "no folder names its masks: set mask_path in dataset.folders" if missing else ""
+        work.note(key, "near" if missing else "taken" if on else "off", why, "dataset.folders" if has else None)
+    if has:
+        work.take("masks.normalize_masked_area_loss", False, key)
+
+
+def _texts(work: Work) -> dict[str, Any]:
+    """What the arguments say of the captions and masks of their folder."""
+    row = {}
+    for key, column in _TEXTS.items():
+        text = work.values.get(key)
+        if isinstance(text, str) and text.strip():
+            row[column] = text.strip()
+            work.note(key, "taken", "", "dataset.folders")
+        elif key in work.values:
+            work.note(key, "off", "empty")
+    return row
+
+
+def read_lines(work: Work) -> None:
+    """Where wildcards are on, sd-scripts draws one of the lines of a caption file too."""
+    if work.ours.get("captions.enable_wildcard") is True:
+        work.take("captions.caption_lines", True, work.origin["captions.enable_wildcard"])
 
 
 def read_data_set(work: Work) -> None:

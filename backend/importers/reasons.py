@@ -10,7 +10,6 @@ from backend.importers.common_reasons import (
     FIXED_IMAGES,
     NO_LORA_SETTING,
     NO_LOSS_SETTING,
-    NO_MASKS,
     NO_NOISE_SETTING,
     NO_UPLOAD,
     NO_VIDEOS,
@@ -88,14 +87,11 @@ NOT_NEEDED = _by_name(
 NOT_OFFERED = _by_name(
     {
         FIXED_CAPTIONS: (
-            "shuffle_caption keep_tokens keep_tokens_separator caption_separator secondary_separator "
-            "caption_tag_dropout_rate enable_wildcard caption_prefix caption_suffix token_warmup_min "
-            "token_warmup_step weighted_captions validate_caption_structure warn_on_caption_issues"
+            "token_warmup_min token_warmup_step weighted_captions validate_caption_structure warn_on_caption_issues"
         ),
-        FIXED_IMAGES: ("flip_aug color_aug random_crop face_crop_aug_range "),
+        FIXED_IMAGES: "face_crop_aug_range",
         "flow models are trained on the velocity, as in their pretraining": "model_prediction_type",
         "FLUX and SD3 attend to the padding of T5, as in their own pipelines": "apply_t5_attn_mask",
-        NO_MASKS: "masked_loss alpha_mask conditioning_data_dir",
         NO_LORA_SETTING: (
             "dim_from_weights "
             "rank_dropout_scale "
@@ -144,7 +140,7 @@ NOT_OFFERED = _by_name(
         "Chroma and similar models are not supported": "model_type",
         "it is for a kind of model that is not supported": (
             "byt5 gemma2 gemma2_max_token_length system_prompt controlnet_model_name_or_path "
-            "dit_in_channels f1 force_v2_1_time_embedding i2v_mode ideogram4_timestep_mu ideogram4_timestep_std "
+            "dit_in_channels force_v2_1_time_embedding i2v_mode ideogram4_timestep_mu ideogram4_timestep_std "
             "image_encoder initial_sigma latent_window_size mask_ratio num_layers one_frame override_dit "
             "remove_first_image_from_target sampler_preset scheduler_scale skip_t2i_visual_dummy "
             "text_encoder_clip text_encoder_qwen turbo_dit turbo_dit_cache unconditional_dit "
@@ -167,7 +163,7 @@ NOT_OFFERED = _by_name(
         "gradients in fp16 lose small values; training.mixed_precision is the way to fp16": "full_fp16",
         "it saves the gradients of a whole model, and a LoRA's are small": "fused_backward_pass fused_optimizer_groups",
         "captions are read from files next to the images": (
-            "in_json create_caption caption_metadata_filename full_path generate_caption_database"
+            "create_caption caption_metadata_filename full_path generate_caption_database"
         ),
         "images are read from dataset.folders": (
             "train_dir image_folder latent_metadata_filename create_buckets generate_image_buckets use_latent_files"
@@ -183,8 +179,6 @@ NOT_OFFERED = _by_name(
 
 # Names that say something only beside one of these.
 ONLY_BESIDE: dict[str, tuple[str, ...]] = {
-    "keep_tokens": ("shuffle_caption", "caption_tag_dropout_rate", "token_warmup_step"),
-    "keep_tokens_separator": ("shuffle_caption", "caption_tag_dropout_rate", "token_warmup_step"),
     "adaptive_noise_scale": ("noise_offset",),
 }
 

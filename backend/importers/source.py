@@ -33,6 +33,11 @@ _SCRIPTS: dict[str, tuple[str, Any]] = {
     "kandinsky5": ("network_module", "networks.lora_kandinsky"),
 }  # fmt: skip
 """What a training script tells of the family, by the beginning of its name."""
+_WHOLE_SCRIPTS: dict[str, tuple[str, Any]] = {
+    "sdxl": ("sdxl", True), "flux": ("flux1_checkbox", True), "sd3": ("sd3_checkbox", True),
+    "anima": ("anima_checkbox", True),
+}  # fmt: skip
+"""The same of scripts that train whole models (``sdxl_train.py``), which take no network."""
 _ONLY_MUSUBI = ("hv", "flux_kontext")
 _MOST = 20_000
 """Settings of one file; the largest preset has a few hundred."""
@@ -56,6 +61,8 @@ class Source:
     read: tuple[Note, ...] = ()
     dataset: Source | None = None
     title: str = ""
+    script: str = ""
+    """The script that a command runs."""
 
 
 def read(path: Path) -> Source:
@@ -157,7 +164,10 @@ def _of_command(text: str, folder: Path | None) -> Source:
     names = {name: f"--{name}" for name in command.values}
     values = dict(command.values)
     script = _SCRIPT_NAME.sub("", command.script.replace("\\", "/"))
-    name, value = _SCRIPTS.get(script, ("", None))
+    whole = re.sub(r"_train\.pyw?[\"']?$", "", script)
+    name, value = _WHOLE_SCRIPTS.get(whole) or _SCRIPTS.get(whole, ("", None))
+    if whole == script:
+        name, value = _SCRIPTS.get(script, ("", None))
     if name and name not in values:
         values[name], names[name] = value, command.script
     kind: Kind = "musubi-tuner" if script in _ONLY_MUSUBI else argument_kind(values)
@@ -171,7 +181,11 @@ def _of_command(text: str, folder: Path | None) -> Source:
         why = f"{', '.join(sorted(variables))} is not set in the file; set this value by hand"
         read.append(Note(names[name], "not offered", why, command.lines.get(name), None, str(values.pop(name))))
     source = Source(kind, values, command.lines, folder, (), names, tuple(read))
-    source = replace(source, title=f"a command of {'musubi-tuner' if kind == 'musubi-tuner' else 'sd-scripts'}")
+    source = replace(
+        source,
+        script=command.script,
+        title=f"a command of {'musubi-tuner' if kind == 'musubi-tuner' else 'sd-scripts'}",
+    )
     return _with_config_file(source)
 
 

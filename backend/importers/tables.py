@@ -23,6 +23,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "control_resolution": ("dataset.control_resolution", "resolution"),
     "qwen_image_edit_control_resolution": ("dataset.control_resolution", "resolution"),
     "bucket_reso_steps": ("dataset.bucket_step", "bucket_step"),
+    "color_aug": ("augmentation.color_jitter", "jitter"),
     "caption_extension": ("dataset.caption_extension", "extension"),
     "caption_extention": ("dataset.caption_extension", "extension"),
     "validation_seed": ("dataset.validation_split_seed", "number"),
@@ -106,6 +107,7 @@ COMBINED = frozenset(
         "network_train_text_encoder_only",
         "base_model_version",
         "sdxl",
+        "sdxl_checkbox",
         "flux1_checkbox",
         "sd3_checkbox",
         "anima_checkbox",
@@ -118,6 +120,7 @@ COMBINED = frozenset(
         "timestep_boundary",
         "edit",
         "edit_plus",
+        "f1",
         "conv_dim",
         "conv_alpha",
         "rank_dropout",
@@ -126,6 +129,11 @@ COMBINED = frozenset(
         "loraplus_unet_lr_ratio",
         "loraplus_text_encoder_lr_ratio",
         "enable_bucket",
+        "caption_prefix",
+        "caption_suffix",
+        "in_json",
+        "masked_loss",
+        "conditioning_data_dir",
     ]
 )
 
@@ -161,8 +169,10 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "wan22": {"steps": 20, "true_cfg_scale": 5.0},
     "wan22_i2v": {"steps": 20, "true_cfg_scale": 5.0},
     "wan22_5b": {"steps": 20, "true_cfg_scale": 5.0},
+    "wan22_5b_i2v": {"steps": 20, "true_cfg_scale": 5.0},
     "hunyuan_video": {"steps": 20, "guidance_scale": 6.0, "true_cfg_scale": 1.0},
     "framepack": {"steps": 20, "guidance_scale": 10.0, "true_cfg_scale": 1.0},
+    "framepack_f1": {"steps": 20, "guidance_scale": 10.0, "true_cfg_scale": 1.0},
 }
 """What samples are drawn with where their line says nothing, by our column; of other families, `OTHER_SAMPLES`."""
 OTHER_SAMPLES: dict[str, Any] = {"steps": 30, "true_cfg_scale": 7.5}

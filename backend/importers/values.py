@@ -75,6 +75,11 @@ def _flag(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     return Taken(value)
 
 
+def _jitter(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
+    near = "the other program changes hue or gamma a little; here brightness, contrast and saturation change by 5 %"
+    return Taken(0.0) if is_off(value) else Taken(0.05, near)
+
+
 def _extension(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     text = str(value).strip()
     return Taken(text if text.startswith(".") else f".{text}")
@@ -342,7 +347,8 @@ def _log_with(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 
 READERS: dict[str, Callable[[str, Any, Mapping[str, Any]], Taken]] = {
-    "number": _number, "off_at_0": _off_at_0, "text": _text, "path": _text, "flag": _flag, "extension": _extension,
+    "number": _number, "off_at_0": _off_at_0, "text": _text, "path": _text, "flag": _flag, "jitter": _jitter,
+    "extension": _extension,
     "resolution": _resolution, "bucket_step": _bucket_step, "full_bf16": _full_bf16, "rate": _rate,
     "optimizer": _optimizer, "scheduler": _scheduler, "class_path": _class_path, "warmup": _warmup,
     "percent": _percent, "seed": _seed, "sampling": _sampling, "weighting": _weighting, "v_prediction": _v_prediction,

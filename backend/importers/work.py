@@ -38,6 +38,8 @@ class Work:
     ours: dict[str, Any] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    full: bool = False
+    """It trains the whole model, and no LoRA."""
 
     @classmethod
     def of(cls, source: Source, dataset: Source | None, wanted: str = "") -> Work:

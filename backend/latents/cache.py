@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -23,22 +23,18 @@ from torch import Tensor
 from backend.base.errors import Refused
 from backend.base.files import free_bytes, human_bytes
 from backend.base.problems import Problem
+from backend.dataset.augmentation import recoloured
 from backend.dataset.buckets import Fit
 from backend.dataset.clips import BadClip, hash_of, read_frames
-from backend.dataset.controls import sample_items
 from backend.dataset.decode_budget import BUDGET
 from backend.dataset.images import BadImage, cut, open_image, read_picture
 from backend.dataset.items import Item, Window
-from backend.dataset.references import Cut
 from backend.dataset.scan_cache import Stamp
 from backend.latents.store import LatentCache, TextCache
-from backend.plan.mode_plan import fitting_size
+from backend.latents.wanted import Words
 
 if TYPE_CHECKING:
-    from backend.config.schema import Config
-    from backend.plan.plan import Plan
-
-__all__ = ["LatentCache", "TextCache", "build_latents", "build_text", "pixels_of", "wanted_latents", "wanted_text"]
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -72,48 +68,6 @@ class SeeingEncoders(Encoders, Protocol):
     def encode_with_pictures(
         self, caption: str, pictures: Sequence[Image.Image], text_length: int
     ) -> dict[str, Tensor]: ...
-
-
-class Words(NamedTuple):
-    """Something to encode: a caption at a text length in tokens, and the pictures that it is read with."""
-
-    caption: str
-    length: int
-    controls: tuple[Cut, ...] = ()
-
-
-def wanted_latents(plan: Plan) -> list[Cut]:
-    """Every picture of training and validation with its bucket, and their control pictures."""
-    pairs = _pictures(plan)
-    return pairs + [cut for item, fit in pairs for cut in plan.references.cuts(item.controls, fit.bucket.size)]
-
-
-def _pictures(plan: Plan) -> list[Cut]:
-    sets = [(plan.items, plan.fits)]
-    sets += [(items, plan.validation_fits[name]) for name, items in plan.validation.items()]
-    return [pair for items, fits in sets for pair in zip(items, fits, strict=True)]
-
-
-def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
-    """All that the run needs encoded, once each: captions, the empty one, prompts and negatives.
-
-    Where captions are read with their control pictures, the empty one is only wanted if captions are dropped.
-    """
-    reads, length = plan.text.reads_control, plan.text_length
-    captions = [
-        (item.caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
-        for item, fit in _pictures(plan)
-    ]
-    wanted = [Words("", length)] if not reads else []
-    if reads and plan.drops_captions:
-        wanted += [Words("", length, controls) for _, controls in captions]
-    wanted += [Words(caption, length, controls) for caption, controls in captions]
-    for number, prompt in enumerate(cfg.sampling.prompts):
-        length = plan.text.asked(prompt.text_length)
-        size = fitting_size(prompt.width, prompt.height, plan.geometry)
-        controls = plan.references.cuts(sample_items(prompt, number), size, read=True) if reads else ()
-        wanted += [Words(prompt.prompt, length, controls), Words(prompt.negative_prompt, length, controls)]
-    return list(dict.fromkeys(wanted))
 
 
 def build_latents(
@@ -183,7 +137,7 @@ def build_text(
         if progress is not None:
             progress(done, len(missing))
         words = by_file[path]
-        encoded = _encode_words(encoders, words, cache.transparency)
+        encoded = encode_words(encoders, words, cache.transparency)
         bad = [name for name, tensor in encoded.items() if not torch.isfinite(tensor).all()]
         if bad:
             text = f"The text encoders give no finite values ({', '.join(bad)}) for the caption {words.caption[:60]!r}"
@@ -197,7 +151,8 @@ def build_text(
     return len(missing)
 
 
-def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparency: str) -> dict[str, Tensor]:
+def encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparency: str) -> dict[str, Tensor]:
+    """What the text encoders make of one caption. Refused where a picture that is read with it can't be read."""
     if not words.controls:
         return encoders.encode([words.caption], words.length)[0]
     pictures = []
@@ -208,6 +163,21 @@ def _encode_words(encoders: Encoders | SeeingEncoders, words: Words, transparenc
             text = f"{item.path} {error}"
             raise Refused(text, "Start the run again: the folder is then scanned again.", "dataset.folders") from error
     return encoders.encode_with_pictures(words.caption, pictures, words.length)
+
+
+def encode_picture(vae: Vae, item: Item, fit: Fit, transparency: str) -> dict[str, Tensor]:
+    """What the denoiser reads of one picture or clip, as `build_latents` keeps it.
+
+    Refused where it can't be read, or the VAE gives no finite values for it.
+    """
+    try:
+        row, _ = _encode(vae, _bytes_of(item, fit, transparency))
+    except ValueError as error:
+        raise Refused(f"{item.path} {error}", "Choose another image.") from error
+    if row is None:
+        text = f"the VAE gives no finite values for {item.path}, not even in float32"
+        raise Refused(text, "Choose another image, or another VAE.")
+    return row
 
 
 def pixels_of(item: Item, fit: Fit, transparency: str) -> Tensor:
@@ -245,7 +215,7 @@ def _clip_of(item: Item, window: Window, fit: Fit, transparency: str) -> Tensor:
             across, down = frame.width / item.width, frame.height / item.height
             left, top, right, bottom = fit.box
             box = (left * across, top * down, right * across, bottom * down)
-            result[:, number] = _channels_first(cut(frame, (width, height), box))
+            result[:, number] = _channels_first(recoloured(cut(frame, (width, height), box), fit))
     return result
 
 
@@ -289,7 +259,7 @@ def picture_of(item: Item, fit: Fit, transparency: str) -> Image.Image:
     try:
         with BUDGET.room(item.width, item.height):
             picture = open_image(io.BytesIO(data), transparency)
-            return cut(picture, (fit.bucket.width, fit.bucket.height), fit.box)
+            return recoloured(cut(picture, (fit.bucket.width, fit.bucket.height), fit.box), fit)
     except BadImage as error:
         raise ValueError(f"can't be used: {error}") from error
 

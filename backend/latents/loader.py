@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
+from backend.latents.masks import MaskCache
 from backend.latents.store import CacheLost, LatentCache, TextCache
 from backend.models.common.conditioning import CAPTION, Conditioning, with_controls
 
@@ -47,7 +48,10 @@ class Batch:
     index: int
     epoch: int
     is_reg: tuple[bool, ...] = ()
-    """Of each row, whether it is a regularization image; () where none is told."""
+    """Of each row, whether it is a regularization image; () where there is none."""
+    weights: tuple[Tensor | None, ...] = ()
+    """Of each row, what its latent's cells count in the loss, float32 (h, w); None where all count the same, () where
+    they do in every row."""
 
 
 class Loader:
@@ -57,7 +61,7 @@ class Loader:
     time: what it holds depends on the plan and its place alone, so a resumed run continues with the same rows and the
     same dropped captions. text: None leaves captions as they are, to be encoded in the loop. conditions: of the
     family, where its denoiser receives a picture's size: goes with the text. renew: makes a cache file again that can't
-    be read any more, called in the thread that asks for the batch.
+    be read any more, called in the thread that asks for the batch. masks: of pictures that have one.
     """
 
     def __init__(
@@ -69,10 +73,12 @@ class Loader:
         workers: int = 0,
         conditions: Conditions | None = None,
         renew: Renew | None = None,
+        masks: MaskCache | None = None,
     ) -> None:
         self.plan = plan
         self._conditions = conditions
         self._renew = renew
+        self._masks = masks
         self.last_wait = 0.0
         self.total_wait = 0.0
         self._latents = latents
@@ -131,7 +137,18 @@ class Loader:
         encoded = self._encoded(item.caption, self.plan.text_length, item.controls, fit.bucket.size)
         text = self._with_sizes(self._trimmed(encoded, self.plan.text.fit(item.caption)), item, fit)
         row = self._latents.load_row(item, fit)
-        return Batch(latents=[row.pop("latent")], text=[{**text, **row}], keys=[item.key], index=index, epoch=0)
+        latent = row.pop("latent")
+        weights = self._weights([(item, fit)])
+        return Batch(latents=[latent], text=[{**text, **row}], keys=[item.key], index=index, epoch=0, weights=weights)
+
+    def _weights(
+        self, pictures: Sequence[tuple[Item, Fit]], places: Sequence[tuple[int, int]] = ()
+    ) -> tuple[Tensor | None, ...]:
+        """Of each row; places: epoch and row in it of each, in training."""
+        if self._masks is None or all(item.mask is None for item, _ in pictures):
+            return ()
+        at = places or [None] * len(pictures)
+        return tuple(self._masks.weights(item, fit, place) for (item, fit), place in zip(pictures, at, strict=True))
 
     def _after(self, coming: Future[T], read: Callable[[], T]) -> T:
         """What a thread read ahead; `read` once more in this one where a cache file was lost to it."""
@@ -190,7 +207,9 @@ class Loader:
         encoded = self._with_controls(encoded, item.controls, fit.bucket.size)
         if self._conditions is None:
             return encoded
-        crop = (fit.box[0] * fit.scale, fit.box[1] * fit.scale)
+        # of a mirrored picture, from the edge that is left then
+        left = item.width - fit.box[2] if fit.flip else fit.box[0]
+        crop = (left * fit.scale, fit.box[1] * fit.scale)
         sizes = self._conditions((item.width, item.height), crop, (fit.bucket.width, fit.bucket.height))
         return {**encoded, **sizes}
 
@@ -219,7 +238,7 @@ class Loader:
         captions = [plan.caption(epoch, index, row, item) for row, item in enumerate(rows)]
         # One text length a batch: the bucket that holds its longest caption.
         length = max(plan.text.fit(caption) for caption in captions)
-        pictures = [(plan.items[item], plan.fits[item]) for item in rows]
+        pictures = [(plan.items[item], plan.fit(epoch, index, row, item)) for row, item in enumerate(rows)]
 
         def conditioning(caption: str, item: Item, fit: Fit) -> Conditioning:
             encoded = self._encoded(caption, plan.text_length, item.controls, fit.bucket.size)
@@ -236,6 +255,7 @@ class Loader:
             index=index,
             epoch=epoch,
             is_reg=tuple(plan.items[item].is_reg for item in rows),
+            weights=self._weights(pictures, [(epoch, index * plan.batch_size + row) for row in range(len(rows))]),
         )
 
     def _trimmed(self, encoded: Conditioning, length: int) -> Conditioning:

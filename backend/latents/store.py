@@ -204,6 +204,8 @@ def _seen(item: Item, fit: Fit, transparency: str) -> dict[str, Any]:
         # The backing colour matters only where something is transparent.
         "transparency": transparency if item.has_alpha else None,
         **window,
+        **({"flip": True} if fit.flip else {}),
+        **({} if fit.colour is None else {"colour": list(fit.colour)}),
     }
 
 

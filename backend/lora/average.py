@@ -21,6 +21,9 @@ from backend.lora.lokr_loha import FactoredLayer
 
 _A, _B = "lora_A.weight", "lora_B.weight"
 
+STEPS = "ss_averaged_steps"
+"""Name in a file's metadata of the steps that it is the mean of."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Average:

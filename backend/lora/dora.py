@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from backend.lora.dropout import acts, kept
 from backend.memory.quantized_formats import dequantize
 from backend.memory.quantized_linear import QuantizedLinear
-from backend.memory.quantized_matmul import product
 
 if TYPE_CHECKING:
     from backend.lora.comfyui_keys import LayerNames
@@ -136,7 +135,7 @@ def lengths_of(squares: Tensor) -> Tensor:
 def _product(a: Tensor, frozen: nn.Module, computed: torch.dtype | None) -> Tensor:
     """``a W^T`` (rank, out) of `a` (rank, in). computed: autocast's format."""
     if isinstance(frozen, QuantizedLinear):
-        return product(a.to(computed or a.dtype), frozen.weight, frozen.scale, frozen.kind, "bf16")
+        return frozen.dequantised_product(a.to(computed or a.dtype))
     weight = frozen.weight.flatten(1)
     return nn.functional.linear(a.to(weight.dtype), weight)
 

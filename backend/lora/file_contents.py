@@ -84,7 +84,7 @@ def inspect_lora(path: Path, names: LayerNames) -> Contents:
             continue
         _refuse_broken(path, kind, stem, keys)
         for layer, native in names.stems.get(stem, ()):
-            layers[layer] = _found(path, kind, layer, native, keys, names, shapes)
+            layers[layer] = _layer_of(path, kind, layer, native, keys, names, shapes)
         if stem not in names.stems:
             unknown.append(stem)
     _refuse_foreign(path, unknown, parts_of, layers)
@@ -134,7 +134,7 @@ def _kind_of_part(part: str) -> Kind:
     return "dora" if part == MAGNITUDE else "lokr" if part.startswith("lokr") else "loha"
 
 
-def _found(
+def _layer_of(
     path: Path,
     kind: Kind,
     layer: str,

@@ -1,4 +1,4 @@
-"""Extracts, merges, resizes, inspects and checks LoRA files: ``python -m backend.lora_tools COMMAND``."""
+"""Extracts, merges, averages, resizes, inspects and checks LoRA files: ``python -m backend.lora_tools COMMAND``."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def _command(name: str) -> Callable[[argparse.Namespace, Console], int]:
     return {
         "extract": commands.extract,
         "merge": commands.merge,
+        "average": commands.average,
         "resize": commands.resize,
         "inspect": commands.inspect,
         "check": commands.check,
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_extract(commands)
     _add_merge(commands)
+    _add_average(commands)
     _add_resize(commands)
     for name, text in (
         ("inspect", "show what a LoRA file holds: kind, ranks, alphas, strength of each layer, what is wrong"),
@@ -106,6 +108,13 @@ def _add_merge(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_output(one)
 
 
+def _add_average(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "write the average of LoRA files of one run, such as its last three"
+    one = commands.add_parser("average", help=text, description=text, allow_abbrev=False)
+    one.add_argument("files", metavar="FILE", nargs="+", help="a LoRA file; two or more")
+    _add_output(one, precision=False)
+
+
 def _add_resize(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "write a LoRA file with smaller ranks"
     one = commands.add_parser("resize", help=text, description=text, allow_abbrev=False)
@@ -124,6 +133,8 @@ def _add_ranks(parser: argparse.ArgumentParser, required: bool) -> None:
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--family", metavar="NAME", help="family of the base model (default: found by its files)")
     parser.add_argument("--variant", metavar="NAME", help="variant of the base model's weight files, such as fp16")
+    text = "the expert of a folder of Wan 2.2 14B that is read or changed (default: high)"
+    parser.add_argument("--expert", choices=["high", "low"], help=text)
 
 
 def _add_output(parser: argparse.ArgumentParser, precision: bool = True) -> None:

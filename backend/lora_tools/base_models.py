@@ -15,7 +15,7 @@ from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.check import check_part
 from backend.families.files.headers import SETTING
 from backend.families.files.parts import Part
-from backend.families.spec import FamilyFacts
+from backend.families.spec import FamilyFacts, Side
 from backend.families.table import FAMILIES, PIPELINES, family
 from backend.lora.comfyui_keys import LayerNames, family_of_names, linear_layers, names_of
 from backend.models.common.base_weights import BaseWeights, clip_layers
@@ -24,6 +24,7 @@ from backend.models.common.meta_model import by_model_names
 from backend.models.common.tensor_sources import LazyTensor, open_part
 from backend.models.family_classes import load_family
 
+INDEX = "model_index.json"
 _CANDIDATES = {
     "FLUX": ("flux",),
     "Hunyuan Video": ("hunyuan_video", "framepack"),
@@ -85,23 +86,46 @@ class OpenModel:
         """The files with the weights of the denoiser."""
         yield from self.files.weight_files(self.facts.denoiser)
 
+    @property
+    def other_expert(self) -> tuple[str, Side] | None:
+        """Folder and noise of the expert in the model's folder that is not read; None where there is none."""
+        experts, path = self.facts.experts, self.files.path
+        if experts is None or path is None:
+            return None
+        published = family(self.facts.name).denoiser.folder
+        low = self.facts.denoiser.folder == experts.part
+        folder, noise = (published, "high") if low else (experts.part, "low")
+        return (folder, noise) if (path / folder).is_dir() else None
+
     def _holds(self, part: Part) -> bool:
         return self.files.place(part) is not None and not check_part(self.files, part)
 
 
-def open_model(path: str | Path, name: str | None = None, variant: str | None = None) -> OpenModel:
+def open_model(
+    path: str | Path, name: str | None = None, variant: str | None = None, expert: Side | None = None
+) -> OpenModel:
     """The base model at `path`, a folder in diffusers layout or a single file.
 
-    name: of its family; found by its files where it is None. Refused for what is no model of a known family.
+    name: of its family; found by its files where it is None. expert: of the two in a folder, None for that for high
+    noise. A folder may hold the denoiser alone where `name` is given. Refused for what is no model of a known family,
+    and for an expert that it lacks.
     """
     files = BaseModelFiles(resolve(path), {}, variant)
-    facts = _family_of(files) if name is None else _named(name)
-    problems = [each for each in facts.check_base_model(files, variant) if _wrong(each.path, each.severity)]
+    facts = _family_of(files, expert) if name is None else _of_expert(_named(name), expert)
+    if holds_denoiser_alone(files.path, facts):
+        problems = check_part(files, facts.denoiser)
+    else:
+        problems = [each for each in facts.check_base_model(files, variant) if _wrong(each.path, each.severity)]
     if problems:
         raise Refused.of([replace(each, path=None) for each in problems])
-    denoiser = load_family(facts.name).empty_denoiser(files)
+    denoiser = load_family(facts.name).empty_denoiser(files, facts.denoiser)
     plain = names_of(linear_layers(denoiser), facts)
     return OpenModel(files=files, facts=facts, denoiser=denoiser, names=plain.joined(clip_layers(files, facts)))
+
+
+def holds_denoiser_alone(path: Path | None, facts: FamilyFacts) -> bool:
+    """Whether a folder holds the denoiser's own and no pipeline, as full fine-tuning writes it in diffusers layout."""
+    return path is not None and (path / facts.denoiser.folder).is_dir() and not (path / INDEX).is_file()
 
 
 def published(facts: FamilyFacts) -> tuple[nn.Module, LayerNames]:
@@ -174,13 +198,27 @@ def _named(name: str) -> FamilyFacts:
         raise Refused(str(error), "Choose one of these with --family.") from error
 
 
-def _family_of(files: BaseModelFiles) -> FamilyFacts:
+def _of_expert(facts: FamilyFacts, expert: Side | None) -> FamilyFacts:
+    """The facts with the folder of the expert for low noise as that of the denoiser. Refused without experts."""
+    if expert is None:
+        return facts
+    if facts.experts is None:
+        raise Refused(f"{facts.title} has no experts", "Leave out --expert: it is for Wan 2.2 14B.")
+    if expert == "high":
+        return facts
+    first, second = facts.denoiser, facts.experts.part
+    kept = [replace(part, folder=second) if part is first else part for part in facts.parts if part.name != second]
+    return replace(facts, parts=tuple(kept))
+
+
+def _family_of(files: BaseModelFiles, expert: Side | None) -> FamilyFacts:
     """The first family whose model this is; Refused with what the file is where none fits."""
     path = files.path
     if path is None or not path.exists():
         raise Refused(f"the base model {path} does not exist", "Give a model's folder or its single file.")
     misfits = []
-    for facts in FAMILIES.values():
+    candidates = [facts for facts in FAMILIES.values() if expert is None or facts.experts is not None]
+    for facts in (_of_expert(each, expert) for each in candidates):
         problems = [
             each
             for each in facts.check_base_model(files, families=PIPELINES)

@@ -21,7 +21,8 @@ from backend.dataset.items import count_of
 from backend.lora.save import PRECISIONS, in_format, write_lora
 from backend.lora_tools import check as lora_check
 from backend.lora_tools import resize as lora_resize
-from backend.lora_tools.base_models import OpenModel, open_model
+from backend.lora_tools.averaging import averaged
+from backend.lora_tools.base_models import OpenModel, holds_denoiser_alone, open_model
 from backend.lora_tools.combine import combined
 from backend.lora_tools.extract import (
     FileHashes,
@@ -49,8 +50,9 @@ def extract(options: argparse.Namespace, console: Console) -> int:
     choice, device = _choice(options), _device(options.device)
     base_path, tuned_path = resolve(options.base), resolve(options.tuned)
     out = output_path(options.out, options.overwrite, (base_path, tuned_path))
-    base = open_model(base_path, options.family, options.variant)
-    tuned = open_model(tuned_path, options.family, options.variant)
+    base = open_model(base_path, options.family, options.variant, options.expert)
+    name = options.family or (base.facts.name if holds_denoiser_alone(tuned_path, base.facts) else None)
+    tuned = open_model(tuned_path, name, options.variant, options.expert)
     pairs = pairs_of(base, tuned)
     dtype = PRECISIONS[options.precision]
     if choice.rank is not None:
@@ -95,7 +97,7 @@ def merge(options: argparse.Namespace, console: Console) -> int:
             raise Refused("--rank and --keep are for one LoRA of several", "Leave them out, or leave out --base.")
         base_path = resolve(options.base)
         out = output_path(options.out, options.overwrite, (base_path, *paths), folder=base_path.is_dir())
-        model = open_model(base_path, options.family, options.variant)
+        model = open_model(base_path, options.family, options.variant, options.expert)
         with _progress(console) as watch:
             result = merge_into_base(model, choices, out, device, watch)
         for text in result.left_out:
@@ -131,6 +133,21 @@ def resize(options: argparse.Namespace, console: Console) -> int:
     _say(console, f"{count_of(len(before), 'layer')}, {ranks}, {result.kept:.2%} of the norm kept.")
     worst = min(result.layers, key=lambda layer: layer.kept)
     _say(console, f"Least kept: {worst.kept:.2%} of {worst.stem}.")
+    return DONE
+
+
+def average(options: argparse.Namespace, console: Console) -> int:
+    """Write the mean of LoRA files of one run."""
+    paths = tuple(map(resolve, options.files))
+    out = output_path(options.out, options.overwrite, paths)
+    check_room(out, max((path.stat().st_size for path in paths if path.is_file()), default=0))
+    files = [read_raw(path) for path in paths]
+    with _progress(console) as watch:
+        result = averaged(files, _device(options.device), watch)
+    write_lora(out, result.tensors, result.metadata)
+    _say(console, f"{out} ({human_bytes(out.stat().st_size)})")
+    lost = "" if result.error is None else f"; {result.error:.2%} of the mean change is more than the rank can hold"
+    _say(console, f"The average of {count_of(len(files), 'file')}{lost}.")
     return DONE
 
 
@@ -188,7 +205,7 @@ def _show(report: Report, count: int, console: Console) -> None:
 
 
 def _base(options: argparse.Namespace) -> OpenModel | None:
-    return None if options.base is None else open_model(options.base, options.family, options.variant)
+    return None if options.base is None else open_model(options.base, options.family, options.variant, options.expert)
 
 
 def _choice(options: argparse.Namespace) -> RankChoice:

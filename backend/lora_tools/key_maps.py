@@ -43,7 +43,7 @@ _LYCORIS = "LoKr and LoHa are for network_module lycoris.kohya."
 def comfyui(keys: Iterable[str], facts: FamilyFacts, names: LayerNames) -> Verdict:
     """What ComfyUI's own LoRA loader makes of the keys."""
     listed = list(keys)
-    if facts.name == "framepack":
+    if facts.name.startswith("framepack"):
         error = "it has no FramePack of its own, only as a node pack."
         return Verdict(program="ComfyUI", total=len(listed), error=error)
     if all(key in listed for key in _XLABS):

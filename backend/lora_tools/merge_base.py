@@ -86,10 +86,10 @@ class _Progress:
 def _checked(files: Sequence[tuple[Path, float]], model: OpenModel) -> list[str]:
     """What is left out of each file, in words. Refused for what is no LoRA of the model, and for NaN and infinity."""
     held = {clip_words(model.facts).get(part.name) for part in model.parts()}
-    experts = model.facts.experts
     left_out = []
-    if experts is not None and model.files.place(model.facts.part(experts.part)) is not None:
-        left_out.append(f"the expert for low noise ({experts.part}) stays as it is; give it as a single file for that")
+    if model.other_expert is not None:
+        folder, noise = model.other_expert
+        left_out.append(f"the expert for {noise} noise ({folder}) stays as it is; --expert {noise} merges into it")
     for path, _ in files:
         try:
             contents = inspect_lora(path, model.names)
@@ -112,7 +112,7 @@ def _write_folder(
     files: Sequence[tuple[Path, float]],
     progress: _Progress,
 ) -> None:
-    """A copy of the folder, with the weights of the changed parts written anew into files of the same names."""
+    """A copy of the folder, with the weights of the changed parts written again into files of the same names."""
     source = model.files.path
     assert source is not None
     parts = {part.name: part for part in model.parts() if merged[part.name]}

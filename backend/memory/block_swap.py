@@ -1,4 +1,7 @@
-"""Swaps blocks: frozen weights stay on the host and stream one way through a small ring of buffers on the device.
+"""Swaps blocks: their weights stay on the host and stream through a small ring of buffers on the device.
+
+Frozen weights go one way. Weights that are trained themselves (full fine-tuning) are stepped in the backward pass,
+while their block is on the device, and go back to the host behind it, with the optimizer's state (`state_stream`).
 
 Each swapped block has one fixed place in the ring (its rank modulo the ring's size), and its parameters are views into
 that place for good: see `backend.memory.host_block`. So whatever autograd or a compiled graph saved of a weight in the
@@ -9,7 +12,7 @@ The only thing that is followed is at which block the computation has arrived (`
 forward pre-hook tells in the forward pass and in a checkpoint's recompute, a gradient hook on the block's outputs
 before its backward. Arriving at a block means that all kernels of the block before are launched, so its place is free
 for what comes next in the direction of travel. Hooks run eagerly, outside of the compiled forward: they make no graph
-and break none. Trained parameters, their gradients and the optimizer never move.
+and break none. A LoRA, its gradients and its optimizer never move.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from backend.memory.block_tracker import BlockTracker
-from backend.memory.host_block import HostBlock, frozen, host_memory
+from backend.memory.host_block import HostBlock, frozen, held, host_memory
 from backend.memory.pinned_memory import pinned_limit
+from backend.memory.state_stream import StateStream
 from backend.memory.swap_ring import Ring
 from backend.plan.memory.swap import moved_per_batch, swapped_blocks
 
@@ -38,6 +42,7 @@ class SwapFacts:
 
     host: bytes of the swapped weights, of which `pinned` are pinned. ring: places, of `place_bytes` each. moved: bytes
     to the device in one forward and backward pass. rate: bytes a second, as measured from the host to the device.
+    stored: bytes of trained weights from the device in one pass.
     """
 
     device: str
@@ -50,11 +55,12 @@ class SwapFacts:
     place_bytes: int
     moved: int
     rate: float
+    stored: int = 0
 
     @property
     def limit_seconds(self) -> float:
-        """What the transfers of one forward and backward pass take by themselves."""
-        return self.moved / self.rate
+        """What the transfers of one forward and backward pass take by themselves; a bus carries both ways at once."""
+        return max(self.moved, self.stored) / self.rate
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and the limit, as JSON takes them."""
@@ -70,6 +76,8 @@ class SwapFacts:
             f"swap: a step moves {self.moved * batches / 1e9:.2f} GB; at the measured {self.rate / 1e9:.1f} GB/s it "
             f"can't be shorter than {self.limit_seconds * batches * 1000:.0f} ms",
         ]
+        if self.stored:
+            sentences.append(f"swap: trained weights go back, {self.stored * batches / 1e9:.2f} GB a step")
         if self.device == "cuda" and self.pinned < self.host:
             sentences.append(
                 f"swap: {(self.host - self.pinned) / 1e9:.2f} GB could not be pinned and are read from ordinary "
@@ -83,8 +91,9 @@ class BlockSwap:
 
     block_lists: the stacks by class name, in running order. count: blocks to swap, at least 1, over all stacks. ring:
     places on the device. pinned_limit_gb: of the swapped weights, None for the system's own. poison: for tests, see
-    `Ring`. Afterwards every tensor of every block is on `device`, or a view into the ring there. Weights may come from
-    wherever they are; those of one block at a time are in memory twice. ValueError when there are not so many blocks.
+    `Ring`. trained: weights with a gradient are swapped too, and must be stepped in the backward pass. Afterwards every
+    tensor of every block is on `device`, or a view into the ring there. Weights may come from wherever they are; those
+    of one block at a time are in memory twice. ValueError when there are not so many blocks.
     """
 
     def __init__(
@@ -97,6 +106,7 @@ class BlockSwap:
         ring: int = 2,
         pinned_limit_gb: float | None = None,
         poison: bool = False,
+        trained: bool = False,
     ) -> None:
         if count < 1:
             raise ValueError("there is nothing to swap: count must be at least 1")
@@ -105,18 +115,20 @@ class BlockSwap:
         self.device = device
         swapped = swapped_blocks({kind: len(blocks) for kind, blocks in block_lists.items()}, count)
         blocks = list(chain.from_iterable(block_lists.values()))
-        shared = _shared(model, blocks)
-        held = [
-            HostBlock(f"{kind} block {number}", block, shared) if number in swapped[kind] else None
+        shared = _shared(model, blocks, trained)
+        swappable = [
+            HostBlock(f"{kind} block {number}", block, shared, trained=trained) if number in swapped[kind] else None
             for kind, stack in block_lists.items()
             for number, block in enumerate(stack)
         ]
-        self._held = [block for block in held if block is not None]
+        self._held = [block for block in swappable if block is not None]
         sizes = [block.nbytes for block in self._held]
         self._ring = Ring(min(ring, count), max(sizes), device, poison)
         self._pinned: list[HostBlock] = []
-        self._tracker = BlockTracker(blocks, held, self._ring)
-        self._take(pinned_limit(pinned_limit_gb))
+        left = self._take(pinned_limit(pinned_limit_gb))
+        self.states = StateStream(self._held, device, ring, left) if trained else None
+        follow = (lambda block, direction: None) if self.states is None else self.states.follow
+        self._tracker = BlockTracker(blocks, swappable, self._ring, follow)
         for module in (module for block in blocks for module in block.modules()):
             _to_device(module, device)
         fastest = max(self._pinned or self._held, key=lambda block: block.nbytes)
@@ -131,10 +143,14 @@ class BlockSwap:
             max(sizes),
             moved_per_batch(sizes, len(self._ring.places)),
             self._ring.measure_rate(fastest),
+            sum(block.nbytes for block in self._held if block.written),
         )
 
-    def _take(self, limit: int) -> None:
-        """Move each block's weights to the host, pinned as far as `limit` goes, and its parameters into the ring."""
+    def _take(self, limit: int) -> int:
+        """Move each block's weights to the host, pinned as far as `limit` goes, and its parameters into the ring.
+
+        Returns what is left of the limit.
+        """
         ranks = {id(block): rank for rank, block in enumerate(self._held)}
         left, refused = limit, False
         for block in self._held:
@@ -148,6 +164,7 @@ class BlockSwap:
                     self._pinned.append(block)
             block.fill(flat)
             block.bind(self._ring.places[ranks[id(block)] % len(self._ring.places)].flat)
+        return 0 if refused else left
 
     @property
     def loads(self) -> int:
@@ -167,6 +184,19 @@ class BlockSwap:
         """The swapped blocks, in running order."""
         return self._held
 
+    def on_host(self) -> dict[int, Tensor]:
+        """Identity of each swapped tensor -> its newest values in the host's memory, live. Waits for the device."""
+        self._ring.settle()
+        if self.states is not None:
+            self.states.settle()
+        return {key: value for block in self._held for key, value in block.on_host().items()}
+
+    def read_again(self) -> None:
+        """Values in the host's memory were set: what is on the device is of no use."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self._tracker.forget()
+
     def exchange(self, others: Sequence[HostBlock]) -> None:
         """Exchange the host memory of the swapped blocks with that of as many blocks of the same layout.
 
@@ -184,6 +214,9 @@ class BlockSwap:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self._tracker.end()
+        self._ring.settle()
+        if self.states is not None:
+            self.states.close()
         for block in self._held:
             assert block.flat is not None
             block.bind(block.flat)
@@ -203,14 +236,17 @@ def swapped_paths(model: nn.Module, block_lists: Mapping[str, Sequence[nn.Module
     return tuple(path for path, module in model.named_modules() if id(module) in wanted)
 
 
-def _shared(model: nn.Module, blocks: Iterable[nn.Module]) -> set[int]:
-    """Frozen tensors that more than one block holds, or that something outside of the blocks holds too."""
+def _shared(model: nn.Module, blocks: Iterable[nn.Module], trained: bool) -> set[int]:
+    """Tensors that more than one block holds, or that something outside of the blocks holds too.
+
+    trained: of all tensors, not of frozen ones alone.
+    """
     seen: set[int] = set()
     shared: set[int] = set()
     inside: set[int] = set()
     for block in blocks:
         inside |= {id(module) for module in block.modules()}
-        tensors = set(frozen(block))
+        tensors = set(held(block) if trained else frozen(block))
         shared |= seen & tensors
         seen |= tensors
     for module in model.modules():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,11 +34,18 @@ class BlockTracker:
     """Knows at which block the computation is, and which come next.
 
     blocks: of all stacks in running order, swapped or not. held: their host memory, None for those that stay on the
-    device. Each swapped block has one place for good: its rank among them, modulo the ring's size.
+    device. Each swapped block has one place for good: its rank among them, modulo the ring's size. moved: called with
+    the swapped block that is about to run, None for another one, and the direction.
     """
 
-    def __init__(self, blocks: Sequence[nn.Module], held: Sequence[HostBlock | None], ring: Ring) -> None:
-        self._held, self._ring = held, ring
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        held: Sequence[HostBlock | None],
+        ring: Ring,
+        moved: Callable[[HostBlock | None, str], object] = lambda block, direction: None,
+    ) -> None:
+        self._held, self._ring, self._moved = held, ring, moved
         swapped = [position for position, block in enumerate(held) if block is not None]
         self.place = {position: rank % len(ring.places) for rank, position in enumerate(swapped)}
         self._at: int | None = None
@@ -94,6 +101,9 @@ class BlockTracker:
             if ring.places[self.place[position]].owner is not here:
                 ring.load(self.place[position], here)
             ring.wait(self.place[position])
+            if direction == "backward" and here.written:
+                ring.places[self.place[position]].changed = True
+        self._moved(here, direction)
         self._prefetch()
 
     def _prefetch(self) -> None:

@@ -27,11 +27,12 @@ from torch.utils.checkpoint import checkpoint
 
 from backend.compile.model_compiler import BlockForward
 from backend.compile.torch_config import set_for_all_threads
+from backend.memory import kept_attention
 from backend.memory.activation_offload import ActivationOffload
 
 log = logging.getLogger(__name__)
 
-KINDS = ("auto", "block", "offload", "selective")
+KINDS = ("auto", "block", "attention", "offload", "selective")
 """What `training.gradient_checkpointing` can mean; off is its absence."""
 
 Hook = Callable[..., Any]
@@ -41,10 +42,10 @@ def apply(denoiser: nn.Module, kind: str, random: bool = True) -> ActivationOffl
     """Switch `denoiser` to a kind of checkpointing: off, or one of KINDS. Returns what holds offloaded inputs.
 
     block: every block is recomputed from its input. auto: as block, but compiled blocks do it in their backward graphs
-    where they can (`backend.config.checkpointing`). offload: as block, with the inputs on the host. selective: every
-    second block is recomputed, the others keep their insides: half of the saving for half of the time. random: blocks
-    draw random numbers (LoRA dropout), which a second forward must draw again. ValueError for an unknown kind, and for
-    a model that has no checkpointing.
+    where they can (`backend.config.checkpointing`). attention: as auto, with attention's results kept. offload: as
+    block, with the inputs on the host. selective: every second block is recomputed, the others keep their insides: half
+    of the saving for half of the time. random: blocks draw random numbers (LoRA dropout), which a second forward must
+    draw again. ValueError for an unknown kind, and for a model that has no checkpointing.
     """
     if kind not in ("off", *KINDS):
         raise ValueError(f"checkpointing kind {kind!r} is unknown; known: off, {', '.join(KINDS)}")
@@ -52,7 +53,7 @@ def apply(denoiser: nn.Module, kind: str, random: bool = True) -> ActivationOffl
         denoiser.disable_gradient_checkpointing()
         return None
     offload = ActivationOffload() if kind == "offload" else None
-    hooks = {"auto": RecomputeInGraph, "block": Recompute, "selective": Selective}
+    hooks = {"auto": RecomputeInGraph, "attention": KeepAttention, "block": Recompute, "selective": Selective}
     denoiser.enable_gradient_checkpointing(offload or hooks[kind](random))
     return offload
 
@@ -84,6 +85,21 @@ class RecomputeInGraph(Recompute):
         return super().__call__(function, *arguments, **named)
 
 
+class KeepAttention(RecomputeInGraph):
+    """As `RecomputeInGraph`, with attention's results kept, in the graphs and by eager blocks alike.
+
+    The operators of a compiled block can't be seen from outside: one that doesn't recompute in its graph, as with
+    dropout, is recomputed as a whole.
+    """
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        block = _block(function, arguments)
+        compiled = block is not None and isinstance(block.forward, BlockForward) and block.forward.compiled is not None
+        if not compiled:
+            named["context_fn"] = kept_attention.contexts
+        return super().__call__(function, *arguments, **named)
+
+
 def _block(function: Callable[..., Any], arguments: tuple[Any, ...]) -> nn.Module | None:
     """The block that a hook was called for."""
     return next((each for each in (function, *arguments) if isinstance(each, nn.Module)), None)
@@ -108,13 +124,17 @@ class Selective(Recompute):
         return super().__call__(function, *arguments, **named)
 
 
-def set_activation_budget(share: float | None, recompute: bool = False) -> None:
+def set_activation_budget(share: float | None, recompute: bool = False, attention: bool = False) -> None:
     """Share of a compiled block's activations that may be kept, 0 to 1.
 
-    None keeps what torch finds fastest, or nothing where blocks `recompute` within their graphs.
+    None keeps what torch finds fastest, or nothing where blocks `recompute` within their graphs, or then the results of
+    `attention` alone, whatever the share.
     The partitioner of torch.compile then recomputes the cheapest operators; at 0 all of them, from the block's input.
     It counts for blocks compiled afterwards, in all threads. Not for models with dropout: it takes random operators for
     recomputable ones (seen with torch 2.13's ``aot_eager_decomp_partition``: other masks in the backward pass).
     """
     usual = 0.0 if recompute else 1.0
+    kept_attention.ask_to_keep(recompute and attention)
+    if recompute and attention:
+        share = kept_attention.SMALLEST
     set_for_all_threads(torch._functorch.config, "activation_memory_budget", usual if share is None else share)

@@ -1,4 +1,4 @@
-"""Keeps the frozen tensors of a block in one flat piece of host memory, and as views into a buffer of its layout.
+"""Keeps tensors of a block in one flat piece of host memory, and as views into a buffer of its layout.
 
 One flat piece is one transfer. The views are made once: a swapped parameter is for good a view into its place in the
 ring, and only the bytes below it come and go. So its address, strides and identity never change, what autograd or a
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,24 +42,28 @@ class _Piece:
 
 def frozen(block: nn.Module, without: Collection[int] = ()) -> dict[int, Tensor]:
     """Frozen parameters and buffers of a block by identity, but for those of `without`."""
+    return {key: tensor for key, tensor in held(block, without).items() if not tensor.requires_grad}
+
+
+def held(block: nn.Module, without: Collection[int] = ()) -> dict[int, Tensor]:
+    """All parameters and buffers of a block by identity, but for those of `without`."""
     tensors: dict[int, Tensor] = {}
     for module in block.modules():
         for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None and not tensor.requires_grad and tensor.numel() and id(tensor) not in without:
+            if tensor is not None and tensor.numel() and id(tensor) not in without:
                 tensors[id(tensor)] = tensor
     return tensors
 
 
-class HostBlock:
-    """A block's frozen tensors: laid out at once, moved to flat host memory by `fill`, pointed to a place by `bind`.
+class HostTensors:
+    """Tensors laid out in one flat piece of host memory. written: a pass on the device changes them there.
 
-    without: identities of tensors that stay where they are, since others use them too. Trained parameters are never
-    part of it.
+    stored: when their newest values are in host memory, after they were changed on a device with streams.
     """
 
-    def __init__(self, name: str, block: nn.Module, without: Collection[int] = ()) -> None:
-        self.name, self.block = name, block
-        self._tensors = list(frozen(block, without).values())
+    def __init__(self, name: str, tensors: Sequence[Tensor], *, written: bool = False) -> None:
+        self.name, self.written = name, written
+        self._tensors = list(tensors)
         self._pieces: list[_Piece] = []
         end = 0
         for tensor in self._tensors:
@@ -70,6 +74,7 @@ class HostBlock:
             end = offset + tensor.numel() * tensor.dtype.itemsize
         self.nbytes = end
         self.flat: Tensor | None = None
+        self.stored: torch.cuda.Event | None = None
         self._unpin: weakref.finalize | None = None
 
     def pin(self, flat: Tensor) -> bool:
@@ -97,11 +102,28 @@ class HostBlock:
             piece.view(flat).copy_(tensor)
         self.flat = flat
 
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """The tensors, in their order, as they lie in `flat` (uint8), which has this layout."""
+        return [piece.view(flat) for piece in self._pieces]
+
+
+class HostBlock(HostTensors):
+    """A block's tensors: laid out at once, moved to flat host memory by `fill`, pointed to a place by `bind`.
+
+    without: identities of tensors that stay where they are, since others use them too. Trained parameters are part of
+    it only where `trained` says so.
+    """
+
+    def __init__(self, name: str, block: nn.Module, without: Collection[int] = (), *, trained: bool = False) -> None:
+        self.block = block
+        tensors = list((held if trained else frozen)(block, without).values())
+        super().__init__(name, tensors, written=any(tensor.requires_grad for tensor in tensors))
+
     @torch.no_grad()
     def exchange(self, flat: Tensor) -> None:
         """Exchange the values of the tensors, where they lie, with those in `flat`, which has the same layout."""
-        for tensor, piece in zip(self._tensors, self._pieces, strict=True):
-            place, kept = piece.view(flat), tensor.detach().clone()
+        for tensor, place in zip(self._tensors, self.views(flat), strict=True):
+            kept = tensor.detach().clone()
             tensor.detach().copy_(place, non_blocking=True)
             place.copy_(kept, non_blocking=True)
 
@@ -112,8 +134,18 @@ class HostBlock:
     @torch.no_grad()
     def bind(self, place: Tensor) -> None:
         """Make every tensor of the block a view into `place` (uint8); its old memory is freed."""
-        for tensor, piece in zip(self._tensors, self._pieces, strict=True):
-            tensor.data = piece.view(place)
+        for tensor, view in zip(self._tensors, self.views(place), strict=True):
+            tensor.data = view
+
+    def on_host(self) -> dict[int, Tensor]:
+        """Identity of each of the block's tensors -> its values in host memory."""
+        assert self.flat is not None
+        return {id(tensor): view for tensor, view in zip(self._tensors, self.views(self.flat), strict=True)}
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """Parameters among its tensors that are trained."""
+        return [t for t in self._tensors if isinstance(t, nn.Parameter) and t.requires_grad]
 
 
 def host_memory(nbytes: int) -> Tensor:

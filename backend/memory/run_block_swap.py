@@ -34,6 +34,7 @@ def swap_blocks(
         device,
         ring=memory.swap_ring,
         pinned_limit_gb=memory.swap_pinned_limit_gb,
+        trained=cfg.training.kind == "full",
     )
     stack.callback(swap.close)
     batches = cfg.training.gradient_accumulation_steps

@@ -1,4 +1,4 @@
-"""Holds the buffers on the device that swapped blocks share, and the stream that fills them."""
+"""Holds the buffers on the device that swapped blocks share, and the streams that fill and empty them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from backend.memory.host_block import HostBlock
+from backend.memory.host_block import HostTensors
 
 _POISON = 0xFF  # NaN in float32, bfloat16, float16 and both fp8 formats
 _POISON_CYCLES = 20_000_000  # about ten milliseconds before a poisoned place is filled
@@ -19,10 +19,11 @@ _POISON_CYCLES = 20_000_000  # about ten milliseconds before a poisoned place is
 
 @dataclass
 class _Place:
-    """One buffer. owner: the block whose bytes are there, or on their way."""
+    """One buffer. owner: the block whose bytes are there, or on their way. changed: they are newer than the host's."""
 
     flat: Tensor
-    owner: HostBlock | None = None
+    owner: HostTensors | None = None
+    changed: bool = False
     filled: torch.cuda.Event | None = None
     used: torch.cuda.Event | None = None
 
@@ -39,7 +40,9 @@ class Ring:
         self.cuda = device.type == "cuda"
         self.places = [_Place(torch.empty(nbytes, dtype=torch.uint8, device=device)) for _ in range(count)]
         self.stream = torch.cuda.Stream(device) if self.cuda else None
-        self.loads = 0
+        # a bus carries bytes both ways at once
+        self.stream_back = torch.cuda.Stream(device) if self.cuda else None
+        self.loads = self.stores = 0
         self._waits: list[Any] = []
         self._seconds = 0.0
         if poison:
@@ -49,10 +52,11 @@ class Ring:
             self.stream.wait_stream(torch.cuda.current_stream(device))
 
     @torch.no_grad()
-    def load(self, index: int, block: HostBlock) -> None:
+    def load(self, index: int, block: HostTensors) -> None:
         """Begin to fill place `index` with a block's bytes, once the device has done with those that are there."""
         place = self.places[index]
         assert block.flat is not None
+        assert not place.changed, f"{place.owner} was changed and not stored"
         place.owner = block
         self.loads += 1
         # selective checkpointing watches operators through a mode, and these are none of the block's own
@@ -65,8 +69,9 @@ class Ring:
                 self._seconds += time.perf_counter() - began
                 return
             with torch.cuda.stream(self.stream):
-                if place.used is not None:
-                    self.stream.wait_event(place.used)
+                for event in (place.used, block.stored):
+                    if event is not None:
+                        self.stream.wait_event(event)
                 if self.poison:
                     place.flat.fill_(_POISON)
                     torch.cuda._sleep(_POISON_CYCLES)
@@ -90,13 +95,44 @@ class Ring:
         """No place holds a block's bytes any more. The device must have done all that was launched."""
         for place in self.places:
             place.owner = place.filled = place.used = None
+            place.changed = False
 
     def leave(self, index: int) -> None:
-        """All kernels that read place `index` are launched: it may be filled again after them."""
+        """All kernels that use place `index` are launched: it may be filled again after them.
+
+        What they changed there is brought to the host's memory first.
+        """
+        place = self.places[index]
         if self.cuda:
-            used = torch.cuda.Event()
-            used.record(torch.cuda.current_stream(self.device))
-            self.places[index].used = used
+            place.used = torch.cuda.Event()
+            place.used.record(torch.cuda.current_stream(self.device))
+        if place.changed:
+            self._store(place)
+
+    @torch.no_grad()
+    def _store(self, place: _Place) -> None:
+        block = place.owner
+        assert block is not None and block.flat is not None
+        place.changed = False
+        self.stores += 1
+        with _disable_current_modes():
+            if self.stream_back is None:
+                block.flat[: block.nbytes].copy_(place.flat[: block.nbytes])
+                return
+            assert place.used is not None
+            with torch.cuda.stream(self.stream_back):
+                self.stream_back.wait_event(place.used)
+                block.flat[: block.nbytes].copy_(place.flat[: block.nbytes], non_blocking=True)
+                # the place may be filled again, and the block be read, once its bytes are out
+                place.used = block.stored = torch.cuda.Event()
+                place.used.record(self.stream_back)
+
+    def settle(self) -> None:
+        """Bring everything that was changed on the device to the host, and wait for it."""
+        for index, place in enumerate(self.places):
+            if place.changed:
+                self.leave(index)
+        self._synchronize()
 
     def take_waits(self) -> Callable[[], float]:
         """Begin a new count; the function gives the seconds waited up to now, once the device has come so far."""
@@ -105,7 +141,7 @@ class Ring:
         return lambda: seconds + sum(before.elapsed_time(after) for before, after in waits) / 1000
 
     @torch.no_grad()
-    def measure_rate(self, block: HostBlock, repeats: int = 3) -> float:
+    def measure_rate(self, block: HostTensors, repeats: int = 3) -> float:
         """Bytes a second from the host's memory of `block` to the device, the best of a few transfers."""
         assert block.flat is not None
         source, target = block.flat[: block.nbytes], self.places[0].flat[: block.nbytes]

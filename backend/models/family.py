@@ -40,6 +40,21 @@ class TextStack(Protocol):
         ...
 
 
+class Sections(Protocol):
+    """The sections of one sample, in the order in which they are drawn; new for each sample."""
+
+    count: int
+
+    def told(self, text: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The conditioning of the next section, from that of the clip."""
+
+    def add(self, latent: Tensor) -> None:
+        """Note the latent of a section that is drawn."""
+
+    def whole(self) -> Tensor:
+        """The latent of the clip, from those of all sections."""
+
+
 class Family(ABC):
     """A family's code. facts: what needs no torch; families of one build are one class with other facts."""
 
@@ -94,9 +109,9 @@ class Family(ABC):
         """The denoiser, as `backend.models.common.model_parts.denoiser`. part: that holds it; None for the first."""
         return model_parts.denoiser(self.model, base, loading, part or self.facts.denoiser)
 
-    def empty_denoiser(self, base: BaseModel) -> Any:
-        """The denoiser without weights, as `backend.models.common.model_parts.without_weights`."""
-        return model_parts.without_weights(self.model, base, self.facts.denoiser)
+    def empty_denoiser(self, base: BaseModel, part: Part | None = None) -> Any:
+        """The denoiser without weights, as `backend.models.common.model_parts.without_weights`. part: as above."""
+        return model_parts.without_weights(self.model, base, part or self.facts.denoiser)
 
     def load_text(self, base: BaseModel, loading: LoadOptions) -> Any:
         """The text encoders with their tokenizers. Refused when a part is missing or broken, named."""
@@ -109,6 +124,10 @@ class Family(ABC):
     def guided(self, toward: Tensor, away: Tensor, scale: float) -> Tensor:
         """True guidance of both outputs (C, h, w), as most pipelines have it."""
         return guided(toward, away, scale)
+
+    def sections(self, frames: int) -> Sections | None:
+        """The sections of a sample of `frames`, of a family that draws a clip in such; None where it is drawn whole."""
+        return None
 
     def sampling_sigmas(self, steps: int, image_tokens: int, base: BaseModel) -> list[float]:
         """Noise levels of `steps` sampling steps, `steps` + 1 of them, descending to 0, of a family trained by flow.

@@ -58,14 +58,18 @@ def _class_of(name: str) -> type[Family]:
             from backend.models.wan.denoiser import Wan
 
             return Wan
+        case "wan22_5b_i2v":
+            from backend.models.wan.small_start import WanFirstFrame
+
+            return WanFirstFrame
         case "hunyuan_video":
             from backend.models.hunyuan_video.denoiser import HunyuanVideo
 
             return HunyuanVideo
-        case "framepack":
-            from backend.models.hunyuan_video.framepack import FramePack
+        case "framepack" | "framepack_f1":
+            from backend.models.hunyuan_video.framepack import FramePack, FramePackOnward
 
-            return FramePack
+            return FramePack if name == "framepack" else FramePackOnward
         case "wan_i2v" | "wan22_i2v":
             from backend.models.wan.start_encoders import WanImage
 

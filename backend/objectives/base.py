@@ -59,8 +59,14 @@ class Objective(Protocol):
     def target(self, x0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
         """What it has to predict."""
 
-    def losses(self, predicted: Sequence[Tensor], target: Sequence[Tensor], levels: Tensor) -> Tensor:
-        """Weighted loss of each row, (B,)."""
+    def losses(
+        self,
+        predicted: Sequence[Tensor],
+        target: Sequence[Tensor],
+        levels: Tensor,
+        weights: Sequence[Tensor | None] = (),
+    ) -> Tensor:
+        """Weighted loss of each row, (B,). weights: of the cells of each row, as `flow.sample_losses` has them."""
 
     def fixed(self, sigmas: Sequence[float]) -> Tensor:
         """The levels that noise levels in (0, 1] stand for, float32 on the CPU."""
@@ -81,17 +87,25 @@ class Distance:
     """c is ``constant``; ``exponential``: huber_c**(t / T); ``snr``: (1 - huber_c) / (1 + r) ** 2 + huber_c with r the
     noise to signal ratio (Khrapov et al., arXiv 2403.16728)."""
 
-    def rows(self, predicted: Sequence[Tensor], target: Sequence[Tensor], progress: Tensor, signal: Tensor) -> Tensor:
+    def rows(
+        self,
+        predicted: Sequence[Tensor],
+        target: Sequence[Tensor],
+        progress: Tensor,
+        signal: Tensor,
+        weights: Sequence[Tensor | None] = (),
+    ) -> Tensor:
         """Mean distance of each row, float32 (B,).
 
         A row's mean runs over its own elements, so that a small picture counts as much as a large one. progress: t / T
-        of the rows (B,). signal: 1 / (1 + noise to signal ratio) of the rows (B,).
+        of the rows (B,). signal: 1 / (1 + noise to signal ratio) of the rows (B,). weights: as `flow.sample_losses`.
         """
         if self.loss_type == "l2":
-            return flow.sample_losses(predicted, target)
+            return flow.sample_losses(predicted, target, weights)
         width = self._width(progress, signal)
         pairs = zip(predicted, target, width, strict=True)
-        return torch.stack([torch.mean(self._of((p.float() - t.float()), c)) for p, t, c in pairs])
+        distances = [self._of((p.float() - t.float()), c) for p, t, c in pairs]
+        return torch.stack([torch.mean(each) for each in flow.weighted(distances, weights)])
 
     def _of(self, difference: Tensor, width: Tensor) -> Tensor:
         # 2 (sqrt(d**2 + c**2) - c), without the cancellation that eats small differences

@@ -177,11 +177,17 @@ class Diffusion:
             weights = weights * (1 / (snr + 1) if velocity else 1 / snr.sqrt())
         return weights
 
-    def losses(self, predicted: Sequence[Tensor], target: Sequence[Tensor], levels: Tensor) -> Tensor:
+    def losses(
+        self,
+        predicted: Sequence[Tensor],
+        target: Sequence[Tensor],
+        levels: Tensor,
+        weights: Sequence[Tensor | None] = (),
+    ) -> Tensor:
         """Distance times the weight of the timestep."""
         alpha = self.schedule.at(levels)
         signal = alpha.sqrt() / (alpha.sqrt() + (1 - alpha).sqrt())
-        distances = self.distance.rows(predicted, target, levels / self.schedule.timesteps, signal)
+        distances = self.distance.rows(predicted, target, levels / self.schedule.timesteps, signal, weights)
         return distances * self.weight(levels)
 
     def fixed(self, sigmas: Sequence[float]) -> Tensor:

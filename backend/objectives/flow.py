@@ -118,10 +118,20 @@ def velocity(x0: Tensor, noise_: Tensor) -> Tensor:
     return noise_ - x0
 
 
-def sample_losses(predicted: Sequence[Tensor], target: Sequence[Tensor]) -> Tensor:
+def sample_losses(
+    predicted: Sequence[Tensor], target: Sequence[Tensor], weights: Sequence[Tensor | None] = ()
+) -> Tensor:
     """Mean squared error of each sample, float32, shape (B,).
 
-    A sample's mean runs over its own elements, so that a small picture counts as much as a large one.
+    A sample's mean runs over its own elements, so that a small picture counts as much as a large one. weights: of each
+    sample, what its cells count, float32 (h, w) for the last two axes; None, or no weights at all, for all the same.
     """
-    pairs = zip(predicted, target, strict=True)
-    return torch.stack([torch.mean((p.float() - t.float()) ** 2) for p, t in pairs])
+    squares = [(p.float() - t.float()) ** 2 for p, t in zip(predicted, target, strict=True)]
+    return torch.stack([torch.mean(each) for each in weighted(squares, weights)])
+
+
+def weighted(distances: Sequence[Tensor], weights: Sequence[Tensor | None]) -> list[Tensor]:
+    """Distances of each sample, element by element, times the weights of its cells, as `sample_losses` has them."""
+    if not weights:
+        return list(distances)
+    return [each if w is None else each * w for each, w in zip(distances, weights, strict=True)]

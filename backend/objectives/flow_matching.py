@@ -75,9 +75,15 @@ class FlowMatching:
         """The path's velocity."""
         return flow.velocity(x0, noise)
 
-    def losses(self, predicted: Sequence[Tensor], target: Sequence[Tensor], levels: Tensor) -> Tensor:
+    def losses(
+        self,
+        predicted: Sequence[Tensor],
+        target: Sequence[Tensor],
+        levels: Tensor,
+        weights: Sequence[Tensor | None] = (),
+    ) -> Tensor:
         """Distance times the weight of the level."""
-        distances = self.distance.rows(predicted, target, levels, 1 - levels)
+        distances = self.distance.rows(predicted, target, levels, 1 - levels, weights)
         return distances * flow.weight(self.weighting, levels)
 
     def fixed(self, sigmas: Sequence[float]) -> Tensor:

@@ -49,7 +49,7 @@ def make_optimizer(
     cls = class_named(name, OPTIMIZERS, Optimizer, "optimizer.optimizer")
     accepted, takes_any = accepted_arguments(cls)
     own = dict(arguments or {})
-    # pytorch_optimizer's classes take any name and drop it; what those of the list heed is what they name
+    # pytorch_optimizer's classes take any name and drop it; those of the list use only what they name
     _check_names(cls, own, accepted, takes_any and "." in name, "optimizer.optimizer_args")
     _check_types(cls, own, accepted)
     params = list(parameters)

@@ -7,7 +7,7 @@ can show in the mean (Gupta et al., arXiv 1502.02551; Zamirai et al., arXiv 2010
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,30 @@ def rounded(value: Tensor) -> Tensor:
     return torch.where(torch.isfinite(value), kept, value).to(torch.bfloat16)
 
 
+class StateKeeper(Protocol):
+    """What keeps the state of some weights elsewhere, such as `backend.memory.state_stream.StateStream`."""
+
+    def attach(self, state_of: Callable[[nn.Parameter], dict[str, Any]]) -> None:
+        """Told how to get at the optimizer's state of a weight."""
+        ...
+
+    def keeps(self, weight: nn.Parameter) -> bool:
+        """Whether the state of `weight` is kept elsewhere."""
+        ...
+
+    def lend(self, weight: nn.Parameter, state: dict[str, Any]) -> None:
+        """Called before `weight` is stepped: `state` has to be on its device."""
+        ...
+
+    def take_back(self, weight: nn.Parameter, state: dict[str, Any]) -> None:
+        """Called after it was stepped."""
+        ...
+
+    def forget(self) -> None:
+        """Called when other state was loaded."""
+        ...
+
+
 class Tensorwise(Optimizer):
     """An optimizer whose tensors are moved one by one.
 
@@ -37,7 +61,7 @@ class Tensorwise(Optimizer):
     copy is made for the moment of their step, and rounded into them afterwards: the optimizer's state is float32.
     fused: each tensor is moved as soon as its gradient is there, which is then let go of; `step` ends the step.
     longest: length that each tensor's gradient is shortened to while fused, 0 for none: the length of all is not known
-    before they are used.
+    before they are used. keeper: keeps state elsewhere between the steps of its weights.
     """
 
     def __init__(
@@ -47,8 +71,9 @@ class Tensorwise(Optimizer):
         *,
         fused: bool,
         longest: float = 0.0,
+        keeper: StateKeeper | None = None,
     ) -> None:
-        self.fused, self.longest = fused, longest
+        self.fused, self.longest, self._keeper = fused, longest, keeper
         self._live: dict[nn.Parameter, nn.Parameter] = {}
         self._squares: list[Tensor] = []
         self._numbers: dict[int, dict[str, Any]] = {}
@@ -56,6 +81,9 @@ class Tensorwise(Optimizer):
         self.inner = make(shadows)
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self.state = self.inner.state
+        self._shadows = {live: shadow for shadow, live in self._live.items()}
+        if keeper is not None:
+            keeper.attach(lambda weight: self.inner.state.get(self._shadows[weight], {}))
         if fused:
             for shadow, live in self._live.items():
                 live.register_post_accumulate_grad_hook(lambda weight, own=shadow: self._arrived(own, weight))
@@ -63,10 +91,13 @@ class Tensorwise(Optimizer):
     def _shadow(self, weight: nn.Parameter) -> nn.Parameter:
         """What the optimizer is given for a weight: itself, or a float32 parameter that is empty between steps."""
         own = weight
-        if weight.dtype != torch.float32:
+        if weight.dtype != torch.float32 or self._is_kept(weight):
             own = nn.Parameter(torch.empty(0, dtype=torch.float32, device=weight.device))
         self._live[own] = weight
         return own
+
+    def _is_kept(self, weight: nn.Parameter) -> bool:
+        return self._keeper is not None and self._keeper.keeps(weight)
 
     def _arrived(self, shadow: nn.Parameter, weight: nn.Parameter) -> None:
         assert weight.grad is not None
@@ -83,17 +114,25 @@ class Tensorwise(Optimizer):
         number = self._group_of[shadow]
         inner, group = self.inner, self.param_groups[number]
         if shadow is not weight:
-            shadow.data = weight.float()
+            shadow.data = weight.detach().float()
             shadow.grad = weight.grad.float()
         own = {**group, "params": [shadow]}
         inner.param_groups = [own]
+        kept = self._keeper is not None and shadow in inner.state and self._is_kept(weight)
+        if kept:
+            self._keeper.lend(weight, inner.state[shadow])
         try:
             inner.step()
         finally:
             inner.param_groups = self.param_groups
+            if kept:
+                self._keeper.take_back(weight, inner.state[shadow])
         self._numbers[number] = {name: value for name, value in own.items() if name != "params"}
         if shadow is not weight:
-            weight.copy_(rounded(shadow.data))
+            if weight.dtype != torch.float32:
+                weight.copy_(rounded(shadow.data))
+            elif shadow.data_ptr() != weight.data_ptr():
+                weight.copy_(shadow.data)
             shadow.grad = None
             shadow.data = torch.empty(0, dtype=torch.float32, device=weight.device)
 
@@ -126,6 +165,22 @@ class Tensorwise(Optimizer):
             weight.grad = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Set the optimizer to what `state_dict` gave."""
+        """Set the optimizer to what `state_dict` gave. State that is kept elsewhere stays on the host."""
+        kept = {shadow: weight for shadow, weight in self._live.items() if self._is_kept(weight)}
+        for shadow in kept:
+            # optimizers bring state to where its parameter is
+            shadow.data = torch.empty(0, dtype=torch.float32)
         self.inner.load_state_dict(state_dict)
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
+        for shadow, weight in kept.items():
+            shadow.data = torch.empty(0, dtype=torch.float32, device=weight.device)
+            small_to(weight, self.state.get(shadow, {}))
+        if self._keeper is not None:
+            self._keeper.forget()
+
+
+def small_to(weight: nn.Parameter, state: dict[str, Any]) -> None:
+    """Bring to the device of `weight` what is smaller than it; single numbers stay on the host, as is usual."""
+    for name, value in state.items():
+        if isinstance(value, Tensor) and 1 < value.numel() < weight.numel():
+            state[name] = value.to(weight.device)

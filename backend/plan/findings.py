@@ -10,6 +10,7 @@ from backend.config.family_defaults import ShapeMode
 from backend.config.graph_choice import RECORDING_MODES, recording_of
 from backend.dataset.buckets import BucketTable, bucket_table, tokens_of, whole_step
 from backend.dataset.items import DatasetScan, Finding, Item, count_of, name_files
+from backend.plan import image_findings
 from backend.plan.mode_plan import fitting_frames, fitting_size, prompt_tokens, sampling_is_on
 from backend.plan.plan import Plan
 from backend.plan.training_findings import experts, picture_losses, regularization
@@ -38,6 +39,8 @@ def plan_findings(cfg: Config, scan: DatasetScan, plan: Plan) -> Iterable[Findin
         yield from _steps(cfg, plan)
         yield from experts(cfg, plan.steps.steps)
         yield from regularization(cfg, plan)
+        yield from image_findings.masks(cfg, plan)
+        yield from image_findings.variants(plan)
         yield from _left_out(cfg, plan)
         yield from _scaled(cfg, plan)
         yield from _cropped(cfg, plan)

@@ -10,11 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backend.config.family_defaults import SHAPE_MODES, shape_mode_of
+from backend.dataset.augmentation import ImageDraw
 from backend.dataset.items import DatasetScan, Finding
 from backend.dataset.references import References
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts, Geometry, PictureTokens
 from backend.families.table import family
+from backend.plan import caption_findings
+from backend.plan.caption_draw import caption_draw
 from backend.plan.findings import plan_findings, recommend
 from backend.plan.footage import Footage
 from backend.plan.lora_findings import findings_of_base
@@ -68,7 +71,9 @@ def make_plan(
         training_sample=training_sample(cfg, scan),
         sample_ratio=cfg.dataset.sample_ratio,
         seed=cfg.training.seed,
-        dropout=(cfg.dataset.caption_dropout_rate, cfg.dataset.caption_dropout_every_n_epochs),
+        captions=caption_draw(cfg),
+        images=ImageDraw.of(cfg),
+        measures_each=cfg.validation.picture_losses,
         compile=cfg.compile.compile,
         set_limit=cfg.compile.compile_cache_size_limit,
         linear_out=cfg.compile.compile and cfg.compile.disable_linear == "on",
@@ -99,5 +104,5 @@ def plan_for(cfg: Config, scan: DatasetScan) -> Plan:
     parts = read_parts(row, known)
     trained = trained_blocks(cfg, facts, parts)
     plan = make_plan(cfg, scan, geometry, facts, counter, row.picture_tokens(known), trained)
-    saved = findings_of_base(cfg, row, parts)
+    saved = [*caption_findings.variants(cfg, plan, row, parts), *findings_of_base(cfg, row, parts)]
     return replace(plan, findings=(*(() if warning is None else (warning,)), *plan.findings, *saved))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from backend.config.family_defaults import ShapeMode
 from backend.dataset.batches import Group, epoch_batches, group
 from backend.dataset.buckets import BucketTable, Fit, table_for
-from backend.dataset.captions import is_dropped
 from backend.dataset.controls import sample_sizes
 from backend.dataset.items import DatasetScan, Item
 from backend.dataset.references import References, Size, sizes_of
 from backend.families.spec import FamilyFacts, Geometry, VideoRule
+from backend.plan.caption_draw import caption_draw
 from backend.plan.graphs import GraphPlan, Shape, count_graphs
 from backend.plan.plan import ModePlan
 from backend.plan.static_counts import padded_size, static_counts
@@ -37,11 +38,7 @@ def fitting_size(width: int, height: int, geometry: Geometry) -> tuple[int, int]
 
 def fitting_frames(frames: int | None, geometry: Geometry, video: VideoRule | None) -> int:
     """Frames of a sample that asks for `frames`, rounded down to what the family makes; None takes its usual length."""
-    if video is None:
-        return 1
-    wanted = frames or video.frames
-    most = wanted if video.longest_sample is None else min(wanted, video.longest_sample)
-    return max(video.least, geometry.whole_frames(most))
+    return 1 if video is None else video.sample_frames(frames, geometry)
 
 
 def sampling_is_on(cfg: Config) -> bool:
@@ -254,8 +251,7 @@ class _Work:
         data, seed = self.cfg.dataset, self.cfg.training.seed
         rows_per_epoch = max(1, sum(count.used for count in self.steps.groups))
         epochs = min(-(-self.steps.batches // max(1, self.steps.batches_per_epoch)), -(-_MOST_ROWS // rows_per_epoch))
-        lengths = [self.text.fit(item.caption) for item in self.scan.train.items]
-        empty = self.text.fit("")
+        draw, fit = caption_draw(self.cfg), cache(self.text.fit)
         members = [each.indices for each in self.groups]
         own = tokens_of_all(self.scan.train.items, self.fits, self.references)
         shapes: dict[Shape, None] = {}
@@ -266,11 +262,8 @@ class _Work:
             ):
                 longest = 0
                 for row, index in enumerate(batch):
-                    key, place = self.scan.train.items[index].key, number * data.batch_size + row
-                    dropped = is_dropped(
-                        key, seed, epoch, place, data.caption_dropout_rate, data.caption_dropout_every_n_epochs
-                    )
-                    longest = max(longest, empty if dropped else lengths[index])
+                    place = number * data.batch_size + row
+                    longest = max(longest, fit(draw.caption(self.scan.train.items[index], epoch, place)))
                 sizes = {self.image_size(own[index]) for index in batch}
                 shapes |= dict.fromkeys(Shape(tokens, longest, len(batch)) for tokens in sorted(sizes))
         return list(shapes)

@@ -24,7 +24,14 @@ _SAME_WORK = {
     "dataset": ("resolution", "batch_size"),
     "network": ("network_dim", "conv_dim"),
     "training": ("gradient_accumulation_steps", "gradient_checkpointing", "mixed_precision"),
-    "memory": ("blocks_to_swap", "checkpointing_kind", "activation_memory_budget", "base_quantization", "base_compute"),
+    "memory": (
+        "blocks_to_swap",
+        "checkpointing_kind",
+        "activation_memory_budget",
+        "base_quantization",
+        "base_compute",
+        "base_products",
+    ),
 }
 _MOST_RUNS = 40
 _ROWS = 200

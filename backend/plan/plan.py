@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from backend.base.problems import Problem
 from backend.config.family_defaults import ShapeMode
+from backend.dataset.augmentation import ImageDraw
 from backend.dataset.batches import Group, epoch_batches
 from backend.dataset.buckets import BucketTable, Fit
-from backend.dataset.captions import is_dropped
+from backend.dataset.caption_variants import CaptionDraw
 from backend.dataset.items import Finding, Item, problems_of
 from backend.dataset.references import References
 from backend.families.spec import Geometry
@@ -97,7 +98,10 @@ class Plan:
     """Rows of a validation forward."""
     sample_ratio: float
     seed: int
-    dropout: tuple[float, int | None]
+    captions: CaptionDraw
+    """Which caption each image is trained with, and when."""
+    images: ImageDraw
+    """Which version of each image is trained, and when."""
     compile: bool
     """Whether anything is compiled at all."""
     mode_by_family: bool = False
@@ -111,6 +115,8 @@ class Plan:
     findings: tuple[Finding, ...] = ()
     training_sample: tuple[int, ...] = ()
     """Numbers of the `items` that validation measures too, for comparison."""
+    measures_each: bool = False
+    """Whether the loss of each picture is measured."""
     footage: Footage | None = None
     """What is used of the clips that are trained; None without clips."""
 
@@ -182,8 +188,12 @@ class Plan:
     @property
     def drops_captions(self) -> bool:
         """Whether some pictures are trained without their caption."""
-        rate, every = self.dropout
-        return rate > 0 or every is not None
+        return self.captions.drops
+
+    @property
+    def measured(self) -> Sequence[int]:
+        """Numbers of the `items` that are measured as they are, besides being trained."""
+        return range(len(self.items)) if self.measures_each else self.training_sample
 
     @property
     def problems(self) -> list[Problem]:
@@ -197,11 +207,12 @@ class Plan:
         return epoch_batches(members, self.batch_size, self.seed, epoch, drop_last, self.sample_ratio)
 
     def caption(self, epoch: int, batch: int, row: int, index: int) -> str:
-        """What item `index` is trained with as row `row` of batch `batch` in `epoch`: its caption, or "" if dropped."""
-        item = self.items[index]
-        place = batch * self.batch_size + row
-        rate, every = self.dropout
-        return "" if is_dropped(item.key, self.seed, epoch, place, rate, every) else item.caption
+        """What item `index` is trained with as row `row` of batch `batch` in `epoch`: a caption, or "" if dropped."""
+        return self.captions.caption(self.items[index], epoch, batch * self.batch_size + row)
+
+    def fit(self, epoch: int, batch: int, row: int, index: int) -> Fit:
+        """How item `index` comes to its bucket as row `row` of batch `batch` in `epoch`: mirrored or not, and so on."""
+        return self.images.fit(self.items[index], self.fits[index], epoch, batch * self.batch_size + row)
 
     def lines(self) -> list[str]:
         """The plan as plain lines, for a log."""

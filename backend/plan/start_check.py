@@ -32,9 +32,10 @@ def start_problems(config: Config) -> list[Problem]:
             path = resolve(folder.path)
             # what a list names is looked at by the scan
             problems += [] if is_list(path) else _folder_problems(path, f"{name}[{index}].path", clips)
-            if folder.control_path is not None:
-                control = resolve(folder.control_path)
-                problems += _folder_problems(control, f"{name}[{index}].control_path", clips=False)
+            for column in ("control_path", "mask_path"):
+                inner = getattr(folder, column)
+                if inner is not None:
+                    problems += _folder_problems(resolve(inner), f"{name}[{index}].{column}", clips=False)
     return problems
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from backend.base.paths import resolve
 from backend.config.experts import ENDINGS, SIDES, turns_of
+from backend.dataset.class_images import DRAW_CLASS_IMAGES
 from backend.dataset.items import Finding, count_of
 from backend.plan.plan import Plan
 
@@ -43,6 +45,13 @@ def regularization(cfg: Config, plan: Plan) -> Iterable[Finding]:
         f"An epoch has {count_of(count[True], 'regularization image')} and {count[False]} others, repeats included; "
         f"their loss counts {cfg.loss.prior_loss_weight:g} times"
     )
+    for folder in cfg.dataset.folders:
+        present = sum(item.path.is_relative_to(resolve(folder.path)) for item in plan.items if item.is_reg)
+        if folder.class_images is not None and present < folder.class_images:
+            lack = f"{folder.path} has {present} of {count_of(folder.class_images, 'class image')}"
+            yield Finding(
+                "class_images", "warning", lack, f"Draw the others: {DRAW_CLASS_IMAGES}.", (), "dataset.folders"
+            )
     many = not count[False] / _OTHER_SHARE <= count[True] <= count[False] * _OTHER_SHARE
     remedy = "About as many of each is usual: change num_repeats of the folders." if many else ""
     yield Finding("regularization", "warning" if many else "note", text, remedy, (), "dataset.folders")

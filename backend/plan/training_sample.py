@@ -43,6 +43,7 @@ def identity_of(cfg: Config, items: Sequence[Item]) -> str:
     lines = [
         f"{item.key} {item.caption!r} {[control.key for control in item.controls]} "
         f"{None if item.window is None else item.window.to_dict()}"
+        + ("" if item.mask is None else f" {item.mask.key} {cfg.masks.model_dump()}")
         for item in items
     ]
     text = "\n".join([repr(parts), *sorted(lines)])

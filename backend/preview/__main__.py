@@ -1,4 +1,4 @@
-"""Draws pictures with a base model and LoRA files: ``python -m backend.preview --base … | --run RUN``."""
+"""Draws pictures and clips with a base model and LoRA files: ``python -m backend.preview --base … | --run RUN``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,18 +20,23 @@ from backend.base.paths import resolve
 from backend.base.problems import errors
 from backend.config.arguments import split
 from backend.config.schema import Config, SamplePrompt
+from backend.families.table import family
 from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
 from backend.plan import base_model_check
 from backend.plan.memory.preview import SUBJECT, preview_plan
 from backend.plan.memory.report import render
 from backend.runs.errors import RunError
 from backend.runs.folder import Run, find, list_runs
+from backend.runs.preview.class_images import class_folders, class_images_request, settings_of_training
 from backend.runs.preview.request import (
     Follow,
     LoraUse,
     PreviewRequest,
     Row,
     changed_prompts,
+    check_controls,
+    checkpoints_of,
+    control_images,
     find_checkpoint,
     path_of,
     row_of_checkpoint,
@@ -50,9 +56,10 @@ _OF_PROMPTS = {
     "steps": "steps",
     "guidance": "guidance_scale",
     "cfg": "true_cfg_scale",
+    "frames": "frames",
 }
 _CHOICES = ("base", "family", "lora", "run", "checkpoint", "prompt", "prompts", "seed", "out", "matrix", "strengths")
-_OWN = (*_CHOICES, "plan", "vram", "follow", "help", *_OF_PROMPTS)
+_OWN = (*_CHOICES, "class-images", "control", "plan", "vram", "follow", "help", *_OF_PROMPTS)
 
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
@@ -66,6 +73,8 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
     try:
         own, changes = split(sys.argv[1:] if arguments is None else arguments, _OWN)
         options = _parser().parse_args(own)
+        if options.class_images is not None:
+            return _draw_class_images(options, changes, console)
         request = request_of(options, changes)
         if options.plan:
             return _plan(request, options.vram, console)
@@ -93,6 +102,8 @@ def request_of(options: argparse.Namespace, changes: dict[str, str]) -> PreviewR
     else:
         cfg, own = settings_of_base(options.base, options.family or "flux", changes), ()
     prompts = _prompts(options, own)
+    for prompt in prompts:
+        check_controls(prompt, family(cfg.model.family))
     rows = _rows(options, run, extra)
     request = PreviewRequest(config=cfg, rows=rows, prompts=prompts, run=None if run is None else str(run.path))
     if run is None or not options.follow:
@@ -109,7 +120,7 @@ def _rows(options: argparse.Namespace, run: Run | None, extra: tuple[LoraUse, ..
             raise Refused("a matrix of checkpoints is of a whole run", "Write --run RUN --matrix checkpoints.")
         if not (options.follow and run.is_at_work()):
             find_checkpoint(run, None)
-        own_rows = [row_of_checkpoint(run, each) for each in run.checkpoints()]
+        own_rows = [row_of_checkpoint(run, each) for each in checkpoints_of(run)]
     elif run is not None:
         own_rows = [row_of_checkpoint(run, find_checkpoint(run, options.checkpoint))]
     else:
@@ -141,7 +152,8 @@ def _prompts(options: argparse.Namespace, own: tuple[SamplePrompt, ...]) -> tupl
     if not prompts:
         raise Refused("there is no prompt to draw", "Give one with --prompt.")
     changes = {name: getattr(options, option) for option, name in _OF_PROMPTS.items()}
-    prompts = changed_prompts(prompts, {name: value for name, value in changes.items() if value is not None})
+    changes = {name: value for name, value in changes.items() if value is not None}
+    prompts = changed_prompts(prompts, {**changes, **control_images(options.control)} if options.control else changes)
     if options.seed:
         prompts = tuple(each for seed in options.seed for each in changed_prompts(prompts, {"seed": seed}))
     return prompts
@@ -212,10 +224,27 @@ def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
     return DONE
 
 
+def _draw_class_images(options: argparse.Namespace, changes: dict[str, str], console: Console) -> int:
+    """Draw what the folders of a training's settings lack; nothing where all is there."""
+    cfg = settings_of_training(resolve(options.class_images), changes)
+    folders = class_folders(cfg)
+    for folder in folders:
+        there = folder.total - len(folder.names)
+        console.print(f"{folder.path}: {there} of {folder.total} class images are there", markup=False, soft_wrap=True)
+    if folders and not any(folder.names for folder in folders):
+        return DONE
+    request = class_images_request(cfg, folders)
+    if options.plan:
+        return _plan(request, options.vram, console)
+    _say_who_is_at_work(request, console)
+    with tempfile.TemporaryDirectory(prefix="monotile-class-images-") as folder:
+        return _draw(request, Path(folder), console)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="launcher.py sample",
-        description="Draw pictures with a base model and LoRA files, or with a checkpoint of a run. Settings of "
+        description="Draw pictures or clips with a base model and LoRA files, or a checkpoint of a run. Settings of "
         "[model], [memory] and [compile] can be given by name, such as --base_quantization nf4 --blocks_to_swap 10.",
         allow_abbrev=False,
     )
@@ -228,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_prompts(add)
     add("--matrix", choices=["checkpoints", "strengths"], help="draw every prompt with each; also a grid and a page")
     add("--strengths", default="0,0.5,0.75,1,1.25", metavar="X,X", help="of the matrix (default: 0,0.5,0.75,1,1.25)")
+    add("--class-images", metavar="CONFIG", help="draw what the regularization folders of a training still lack")
     add("--follow", action="store_true", help="with --matrix checkpoints: wait for more until the run has ended")
     add("--plan", action="store_true", help="show the memory that it needs, and draw nothing")
     add("--vram", type=float, metavar="GB", help="with --plan: of a GPU elsewhere, in place of this machine's")
@@ -242,6 +272,8 @@ def _add_prompts(add: Callable[..., object]) -> None:
     add("--negative", metavar="TEXT", help="negative prompt; it needs a --cfg above 1")
     add("--width", type=int, metavar="PX")
     add("--height", type=int, metavar="PX")
+    add("--frames", type=int, metavar="N", help="length of a clip, of models that make them (default: the model's own)")
+    add("--control", metavar="FILE", action="append", default=[], help="an image to start from; repeatable")
     add("--steps", type=int, metavar="N", help="sampling steps (default: 28)")
     add("--guidance", type=float, metavar="X", help="distilled guidance, for models such as FLUX.1-dev (default: 3.5)")
     add("--cfg", type=float, metavar="X", help="true guidance, for models such as SDXL; 1 is off (default: 1)")

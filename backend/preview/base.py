@@ -11,9 +11,11 @@ from torch import nn
 
 from backend.base.errors import Refused
 from backend.base.problems import errors
-from backend.config.schema import Config, SamplePrompt
+from backend.config.experts import sides_of
+from backend.config.schema import Config
+from backend.dataset.references import References
 from backend.families.files.base_model import BaseModelFiles
-from backend.families.spec import FamilyFacts, Geometry
+from backend.families.spec import FamilyFacts, Geometry, Side, VideoRule
 from backend.families.table import family as load_facts
 from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
 from backend.memory import quantization_support
@@ -30,12 +32,14 @@ from backend.plan import base_model_check
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.weight_bytes import stored_as
 from backend.plan.texts import TextPlan, text_length_of, token_counter
-from backend.runs.preview.request import refuse_other_than_prompts
 from backend.shapes import attention_routes
 from backend.shapes.shape_runtime import ShapeRuntime
+from backend.training.sampling import video_rule
 
 _LARGEST_PX = 4096
 """Side of the largest picture that shares its graphs with all others; a larger one has graphs of its own."""
+_MOST_CLIP_TOKENS = 2**18
+"""The same of clips: 1280 x 720 px and 281 frames, where a token has 16 px and 4 frames."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +56,10 @@ class PreviewBase:
     precision: str
     """Of autocast: no, fp16 or bf16."""
     geometry: Geometry
+    references: References
+    """How control images come to their sizes."""
+    video: VideoRule | None
+    """How clips are made, of a family that makes them."""
     text: TextPlan
     names: LayerNames
     """Of the layers of denoiser and text encoders in LoRA files."""
@@ -70,7 +78,6 @@ class PreviewBase:
         if problems:
             raise Refused.of(problems)
         facts, files, device = load_facts(cfg.model.family), BaseModelFiles.of(cfg.model), pick_device()
-        refuse_other_than_prompts(facts)
         lacking = quantization_support.problems(cfg.memory, device)
         if lacking:
             raise Refused.of(lacking)
@@ -80,6 +87,7 @@ class PreviewBase:
         merged = BaseWeights.of(cfg.network, files, facts, plain)
         if merged is not None:
             merged.check()
+        geometry = facts.geometry(files)
         return cls(
             cfg=cfg,
             facts=facts,
@@ -88,7 +96,9 @@ class PreviewBase:
             device=device,
             dtype=weight_dtype(cfg.model.weight_dtype, device),
             precision=mixed_precision(cfg.training.mixed_precision, device),
-            geometry=facts.geometry(files),
+            geometry=geometry,
+            references=References.of(cfg, facts, geometry),
+            video=video_rule(cfg, facts),
             text=_text_plan(cfg, facts, files),
             names=plain.joined(text_layers(files, facts)),
             objective=objective_of(cfg, facts, code, files),
@@ -135,9 +145,9 @@ class PreviewBase:
 
     @property
     def _longest(self) -> int:
-        """Text and image tokens of the largest picture that one graph of open sizes is for."""
+        """Text and image tokens of the largest picture or clip that one graph of open sizes is for."""
         side = _LARGEST_PX // self.geometry.pixels_per_token
-        return self.text.tokens + side * side
+        return self.text.tokens + max(side * side, _MOST_CLIP_TOKENS if self.video is not None else 0)
 
     def is_text(self, path: str) -> bool:
         """Whether a LoRA's layer is one of a text encoder."""
@@ -152,16 +162,23 @@ class PreviewBase:
         return LoadOptions(self.dtype, self.device, self.cfg.model.variant)
 
     def load_denoiser(self) -> nn.Module:
-        """The denoiser, quantised as the memory settings say."""
+        """The denoiser, quantised as the memory settings say; of two experts the one that draws first."""
+        sides = sides_of(self.cfg)
+        return self.load_expert(sides[0] if sides else None)
+
+    def load_expert(self, side: Side | None, host: torch.device | None = None) -> nn.Module:
+        """An expert, or the only denoiser. host: where all of it stays, in place of the device."""
         memory = self.cfg.memory
         loading = replace(
             self._loading,
             quantize=stored_as(memory.base_quantization, memory.base_compute),
             compute=memory.base_compute,
-            host=self.is_swapped if self.swapped else None,
+            host=(lambda path: True) if host is not None else self.is_swapped if self.swapped else None,
             merge=self.merged and self.merged.merged,
         )
-        return self.code.load_denoiser(self.files, loading)
+        # under the name of the first, by which LoRA files are merged into it
+        part = replace(self.facts.expert_part(self.files, side), name=self.facts.denoiser.name)
+        return self.code.load_denoiser(self.files, loading, part)
 
     def load_text(self) -> Any:
         """The text encoders, on the device."""
@@ -174,16 +191,14 @@ class PreviewBase:
         return self.code.load_vae(self.files, replace(self._loading, device=torch.device("cpu")))
 
 
-def refuse_controls(prompt: SamplePrompt) -> None:
-    """Refused for a prompt with control pictures, which the preview would leave out."""
-    if prompt.controls:
-        text = "the preview takes no control image yet, and a prompt of the run has one"
-        raise Refused(text, "Draw it as a sample of the run, or give another prompt.")
-
-
 def _text_plan(cfg: Config, facts: FamilyFacts, files: BaseModelFiles) -> TextPlan:
     """Text lengths as the plan of a run has them."""
-    text = TextPlan(text_length_of(cfg, facts), fixed=facts.fixed_text_length, before=facts.text_before)
+    text = TextPlan(
+        text_length_of(cfg, facts),
+        fixed=facts.fixed_text_length,
+        before=facts.text_before,
+        picture=facts.picture_tokens(files),
+    )
     trimmed = None if facts.fixed_text_length else cfg.compile.caption_buckets
     counter = token_counter(files, facts) if trimmed else None
     return text if counter is None else replace(text, buckets=tuple(trimmed or ()), count=counter)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from backend.base.errors import Refused
+from backend.base.files import in_words, write_atomic
 from backend.base.paths import resolve
 from backend.compile.telemetry import CompileStats
-from backend.config.schema import Config
+from backend.config.schema import Config, SamplePrompt
 from backend.plan.memory.estimate_result import OUTSIDE
 from backend.plan.memory.machine import ram
 from backend.plan.memory.preview import SUBJECT, PreviewSearch, PreviewWork
@@ -21,9 +22,9 @@ from backend.preview.loras import LoraChoice
 from backend.preview.pipeline import Choices, Pipeline
 from backend.preview.watch import Watch
 from backend.runs.folder import Run
-from backend.runs.preview.request import Cell, PreviewRequest, Row
+from backend.runs.preview.request import Cell, PreviewRequest, Row, checkpoints_of
 from backend.training.expected_memory import ExpectedMemory, gpu_of
-from backend.training.sampling import write_picture
+from backend.training.sampling import write_sample
 
 
 @dataclass(kw_only=True, slots=True)
@@ -175,16 +176,26 @@ def carry_out(
 
 
 def draw_cell(request: PreviewRequest, cell: Cell, folder: Path, pipeline: Pipeline, watch: Watch) -> None:
-    """Draw one picture of `request` into `folder`. Raises as `carry_out`."""
+    """Draw one picture or clip of `request` into `folder`. Raises as `carry_out`."""
     folder.mkdir(parents=True, exist_ok=True)
     row, prompt = request.rows[cell.row], request.prompts[cell.column]
     try:
-        picture = pipeline.draw(prompt, choices_of(row), watch)
+        pixels = pipeline.draw(prompt, choices_of(row), watch)
+        write_sample(folder / cell.file, pixels, prompt, _facts(request, row, prompt), pipeline.base.video)
     except ValueError as error:
         if isinstance(error, Refused):
             raise
         raise Refused(f"the picture of {prompt.prompt!r} ({row.name}) is lost: {error}", _NAN_REMEDY) from error
-    write_picture(folder / cell.file, picture, prompt, _facts(request, row))
+    if request.copies:
+        _copy(folder / cell.file, Path(request.copies[cell.column]))
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise in_words(error, target) from error
+    write_atomic(target, source.read_bytes())
 
 
 _NAN_REMEDY = "Lower the strength, or set weight_dtype to bf16 or fp32."
@@ -203,12 +214,13 @@ def choices_of(row: Row) -> Choices:
     return tuple(LoraChoice(path=resolve(use.path), strength=use.strength) for use in row.loras)
 
 
-def _facts(request: PreviewRequest, row: Row) -> dict[str, Any]:
-    """What a picture says of its making besides the prompt: names of files, no places."""
+def _facts(request: PreviewRequest, row: Row, prompt: SamplePrompt) -> dict[str, Any]:
+    """What a picture says of its making besides the prompt, in place of its paths too: names of files, no places."""
     base = request.config.model.base_model
     loras = [{"file": resolve(use.path).name, "strength": use.strength} for use in row.loras]
     named = {"family": request.config.model.family, "base": resolve(base).name if base else None, "loras": loras}
-    return {**named, **row.facts}
+    controls = {column: resolve(path).name for column, path in prompt.controls.items()}
+    return {**named, **controls, **row.facts}
 
 
 def _settings_that_count(cfg: Config) -> dict[str, Any]:
@@ -220,7 +232,7 @@ def _settings_that_count(cfg: Config) -> dict[str, Any]:
 def _newest_of_run(request: PreviewRequest) -> list[Choices]:
     """The newest LoRA file of the request's run, so that there is room for it and for those before it.
 
-    Of its own saves: the run may write its best file anew at this moment.
+    Of its own saves: the run may write its best file again at this moment.
     """
-    files = [] if request.run is None else [each for each in Run(request.run).checkpoints() if each.role is None]
+    files = [] if request.run is None else [each for each in checkpoints_of(Run(request.run)) if each.role is None]
     return [(LoraChoice(path=each.path),) for each in files[-1:]]

@@ -24,6 +24,7 @@ from backend.runs.folder import Run
 from backend.runs.liveness import is_here
 from backend.runs.pause import Pause
 from backend.runs.preview.request import Cell, PreviewRequest, find_checkpoint, with_new_rows
+from backend.runs.samples import still_of
 from backend.runs.start_lock import shares_device
 
 log = logging.getLogger(__name__)
@@ -165,8 +166,9 @@ def _without(request: PreviewRequest, row: int, folder: Path) -> PreviewRequest:
     """The request without one row, of which `folder` keeps no picture."""
     for cell in request.cells():
         if cell.row == row:
-            with suppress(OSError):
-                (folder / cell.file).unlink(missing_ok=True)
+            for path in {folder / cell.file, still_of(folder / cell.file)}:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
     return replace(request, rows=(*request.rows[:row], *request.rows[row + 1 :]))
 
 

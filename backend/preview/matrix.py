@@ -18,6 +18,7 @@ from backend.runs.folder import Run
 from backend.runs.preview.folder import GRID, PAGE
 from backend.runs.preview.losses import losses_of
 from backend.runs.preview.request import PreviewRequest
+from backend.runs.samples import still_of
 
 _TEMPLATE = Path(__file__).with_name("matrix_page.html")
 _MARK = "/*DATA*/null"
@@ -61,6 +62,7 @@ def _rows(request: PreviewRequest) -> list[dict[str, Any]]:
 def _page(request: PreviewRequest, rows: list[dict[str, Any]]) -> str:
     run = None if request.run is None else Path(request.run).name
     shown = ("prompt", "negative_prompt", "seed", "width", "height", "steps", "guidance_scale", "true_cfg_scale")
+    shown += ("frames",)
     data = {
         "title": f"Preview of {run}" if run else "Preview",
         "rows": rows,
@@ -73,8 +75,8 @@ def _page(request: PreviewRequest, rows: list[dict[str, Any]]) -> str:
 
 
 def _grid(request: PreviewRequest, rows: list[dict[str, Any]], folder: Path) -> Image.Image:
-    """All pictures on one sheet, with prompts above and rows at the left."""
-    pictures = {(cell.row, cell.column): _open(folder / cell.file) for cell in request.cells()}
+    """All pictures on one sheet, with prompts above and rows at the left; of a clip, some of its frames."""
+    pictures = {(cell.row, cell.column): _open(still_of(folder / cell.file)) for cell in request.cells()}
     width = max(picture.width for picture in pictures.values())
     height = max(picture.height for picture in pictures.values())
     columns = len(request.prompts)

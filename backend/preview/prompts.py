@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from backend.compile.memory_shortage import is_out_of_vram
 from backend.families.spec import FamilyFacts
+from backend.latents.cache import Words, encode_words
 from backend.lora.load import LoraFile
 from backend.memory.exclusive_device import offloaded
 from backend.models.common.clip_encoders import parts_of
@@ -40,29 +41,31 @@ class PromptEncoder:
     autocast: Autocast
     denoiser: Callable[[], nn.Module | None]
     """What may leave the GPU while prompts are encoded, once it is loaded."""
+    transparency: str = "white"
+    """What see-through parts of control images are read as."""
     seconds: float = 0.0
     _stack: Any = None
     _slot: LoraSlot | None = None
     _held: tuple[Any, ...] | None = None
     _encoded: dict[tuple[Any, ...], dict[str, Tensor]] = field(default_factory=dict)
 
-    def encode(self, prompt: str, length: int, choices: tuple[LoraChoice, ...]) -> dict[str, Tensor]:
-        """What the encoders give for `prompt` at `length` tokens, on the CPU, with the LoRAs that change them."""
+    def encode(self, words: Words, choices: tuple[LoraChoice, ...]) -> dict[str, Tensor]:
+        """What the encoders give for `words`, on the CPU, with the LoRAs that change them."""
         mine = tuple(choice for choice in choices if choice.strength != 0.0 and self._changes_text(choice))
-        key = (prompt, length, *((*choice_key(choice),) for choice in mine))
+        key = (words, *((*choice_key(choice),) for choice in mine))
         if key not in self._encoded:
             if len(self._encoded) >= _KEPT:
                 self._encoded.clear()
-            self._encoded[key] = self._with_room(prompt, length, mine)
+            self._encoded[key] = self._with_room(words, mine)
         return self._encoded[key]
 
     def _changes_text(self, choice: LoraChoice) -> bool:
         return any(map(self.shelf.is_text, self.shelf.file(choice.path).scales))
 
-    def _with_room(self, prompt: str, length: int, choices: tuple[LoraChoice, ...]) -> dict[str, Tensor]:
+    def _with_room(self, words: Words, choices: tuple[LoraChoice, ...]) -> dict[str, Tensor]:
         """Encode with the denoiser where it is, or in RAM meanwhile when the GPU has no room for both."""
         try:
-            return self._encode(prompt, length, choices)
+            return self._encode(words, choices)
         except RuntimeError as error:
             denoiser = self.denoiser()
             if denoiser is None or self.device.type == "cpu" or not is_out_of_vram(error):
@@ -70,9 +73,9 @@ class PromptEncoder:
         # outside of the except: an exception that is being handled keeps what failed in memory
         self._leave()
         with offloaded(denoiser, self.device):
-            return self._encode(prompt, length, choices)
+            return self._encode(words, choices)
 
-    def _encode(self, prompt: str, length: int, choices: tuple[LoraChoice, ...]) -> dict[str, Tensor]:
+    def _encode(self, words: Words, choices: tuple[LoraChoice, ...]) -> dict[str, Tensor]:
         if self._stack is None:
             self._stack = self.load()
             self._slot = self._make_slot()
@@ -82,7 +85,7 @@ class PromptEncoder:
             self._hold(choices)
             # as in training: cached captions are encoded without autocast, those of trained encoders within it
             with torch.no_grad(), self.autocast() if choices else nullcontext():
-                (encoded,) = self._stack.encode([prompt], length)
+                encoded = encode_words(self._stack, words, self.transparency)
             return {name: value.cpu() for name, value in encoded.items()}
         finally:
             self._leave()

@@ -13,6 +13,7 @@ from backend.runs.preview.request import Cell, PreviewRequest
 
 _PHASES = {
     "load": "Loading the model",
+    "controls": "Encoding control images",
     "text": "Encoding prompts",
     "sample": "Sampling",
     "decode": "Decoding",
@@ -52,9 +53,8 @@ class TerminalWatch:
     def picture(self, folder: Path, request: PreviewRequest, cell: Cell) -> None:
         """A picture is there."""
         row, prompt = request.rows[cell.row], request.prompts[cell.column]
-        self._console.print(
-            f"{folder / cell.file}  {row.name}, seed {prompt.seed}: {prompt.prompt}", markup=False, soft_wrap=True
-        )
+        path = request.copies[cell.column] if request.copies else folder / cell.file
+        self._console.print(f"{path}  {row.name}, seed {prompt.seed}: {prompt.prompt}", markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ class Watch(Protocol):
     """What a preview reports to: a terminal, or the events of a worker."""
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """A phase begins: load, text, sample, decode, wait (for a checkpoint) or turn (for the GPU).
+        """A phase begins: controls, text, load, sample, decode, wait (for a checkpoint) or turn (for the GPU).
 
         total: steps that it has, where that is known.
 

@@ -15,7 +15,7 @@ from backend.runs.samples import Sample
 TO_BE_STATED = "to be stated"
 # Hugging Face's own names of licenses are short words; anything else is a license with a name of its own.
 _LICENSE_ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
-_SAID = ("seed", "steps", "guidance_scale", "true_cfg_scale")
+_SHOWN = ("seed", "steps", "guidance_scale", "true_cfg_scale")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +112,7 @@ def _prompts(cfg: Config, samples: Sequence[Sample]) -> str:
     lines = []
     for number, sample in enumerate(samples, 1):
         prompt = _prompt_of(cfg, sample)
-        settings = ", ".join(f"{name} {getattr(prompt, name):g}" for name in _SAID) if prompt is not None else ""
+        settings = ", ".join(f"{name} {getattr(prompt, name):g}" for name in _SHOWN) if prompt is not None else ""
         lines.append(f"{number}. {_one_line(sample.prompt or '')}" + (f" ({settings})" if settings else ""))
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from backend.runs.folder import Run
 
 
 def set_on(folder: QueueFolder, on: bool) -> None:
-    """Start or pause the queue. A run at work goes on."""
+    """Start or pause the queue. A run at work continues."""
     folder.update(lambda queue: replace(queue, on=on))
 
 

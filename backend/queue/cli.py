@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     meaning = "continue runs that end without a word, such as after a power cut, from their saved state"
     start.add_argument("--continue-ended", action=choice, default=None, help=meaning)
     start.set_defaults(command=_start)
-    pause = commands.add_parser("pause", help="start no further run; one at work goes on")
+    pause = commands.add_parser("pause", help="start no further run; one at work continues")
     pause.set_defaults(command=lambda o, f, c: changes.set_on(f, False) or _show(o, f, c))
 
     for name, change, meaning in (

@@ -48,7 +48,7 @@ class Queue:
 
     entries: tuple[Entry, ...] = ()
     on: bool = False
-    """Whether entries are started; a run that was started goes on in any case."""
+    """Whether entries are started; a run that was started continues in any case."""
     continue_ended: bool = False
     """Whether a run that ended without a word (a crash, a power cut) is continued from its saved state."""
 

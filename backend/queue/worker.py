@@ -1,7 +1,7 @@
 """Starts the entries of a queue, one at a time a GPU: ``python -m backend.queue.worker FOLDER``.
 
-A process of its own, so that the queue goes on without the page. It ends when there is nothing to start and none of its
-runs is at work; `backend.queue.process` starts it again when there is.
+A process of its own, so that the queue continues without the page. It ends when there is nothing to start and none of
+its runs is at work; `backend.queue.process` starts it again when there is.
 """
 
 from __future__ import annotations

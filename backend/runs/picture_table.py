@@ -87,7 +87,7 @@ def read_table(run: RunPaths) -> PictureTable | None:
 
 
 def write_table(run: RunPaths, table: PictureTable) -> None:
-    """Write the whole table anew. WriteFailed as `write_atomic`."""
+    """Write the whole table again. WriteFailed as `write_atomic`."""
     head = {"version": _VERSION, "how": dict(table.how), "steps": dict(table.steps)}
     rows = [
         {"set": picture.set, "key": picture.key, "path": picture.path, "losses": dict(known)}

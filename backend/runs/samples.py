@@ -39,6 +39,11 @@ def is_clip(path: Path) -> bool:
     return path.suffix.lower() in _CLIPS
 
 
+def still_of(path: Path) -> Path:
+    """What shows a sample without a player: the picture itself, or that of the clip's frames."""
+    return sheet_of(path) if is_clip(path) else path
+
+
 def sheet_of(clip: Path) -> Path:
     """Where the picture of a clip's frames lies."""
     return clip.with_suffix(_SHEET)

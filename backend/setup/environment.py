@@ -53,6 +53,11 @@ class Environment:
         return self.prefix / "monotile-setup.json"
 
     @property
+    def library(self) -> Path:
+        """The folder in which its packages are, where it is a venv."""
+        return self.prefix / ("Lib" if os.name == "nt" else "lib")
+
+    @property
     def log(self) -> Path:
         """pip's whole output of the last set-up."""
         return self.prefix / "monotile-setup.log"

@@ -144,16 +144,20 @@ class _SetUp:
     def __init__(self, work: _Work, report: Report, held: int) -> None:
         self.work, self.report, self.held = work, report, held
         self.environment = work.environment
+        self.all_new = False
 
     def run(self, left: set[str]) -> None:
         started = time.monotonic()
         self._announce(left)
         self._check(self._interpreter())
         left |= self.work.left()  # more than was asked for when .venv had to be made again
+        self.all_new = self.environment.own and self.work.stamp.base is None
         self.environment.log.write_text("", encoding="utf-8")
         for part, step in (("base", self._base), ("tests", self._tests), ("extras", self._extras)):
             if part in left:
                 step()
+        if self.all_new:
+            self._pip().write_bytecode(self.environment.library)
         self.report.line(f"Set-up done in {span(time.monotonic() - started)}.")
 
     def _announce(self, left: set[str]) -> None:
@@ -226,7 +230,13 @@ class _SetUp:
         sources = ("--no-index", "--find-links", str(Path(wheels).resolve())) if wheels else ()
         assert work.facts is not None
         return Pip(
-            self.environment.python, work.facts.packages["pip"], sources, self.environment.log, self.report, self.held
+            self.environment.python,
+            work.facts.packages["pip"],
+            sources,
+            self.environment.log,
+            self.report,
+            self.held,
+            compiles=not self.all_new,
         )
 
     def _note(self, **done: str | None) -> None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from backend.config.packages import load_problem
+from backend.config.packages import install_remedy, load_problem
 from backend.shapes import flash_kernels, padding
 from backend.shapes.padding import ValidSpans
 
@@ -144,21 +144,29 @@ class Segments(Route):
 
 
 class Flex(Route):
-    """flex attention with a BlockMask. Compiled with its block; alone only where its block runs eagerly on a GPU."""
+    """flex attention with a BlockMask. Compiled with its block; alone only where its block runs eagerly on a GPU.
+
+    Rows without padding go through it too in compiled blocks of fixed sizes: its kernels are not those of SDPA.
+    """
 
     name, detail = "flex", "flex attention"
 
     def prepare(self, runs: ValidSpans, device: torch.device) -> Any:
-        return padding.block_mask(runs, device)
+        return padding.span_mask(runs, device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
-        if mask is None:
+        if mask is None and not self._runs_unpadded(q, k):
             return self.plain(q, k, v)
         run = flex_attention
         if q.is_cuda and not torch.compiler.is_compiling():
             run = _compiled_flex()
-        out = run(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), block_mask=mask)
+        out = run(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), block_mask=mask and mask.block_mask)
         return out.transpose(1, 2)
+
+    def _runs_unpadded(self, q: Tensor, k: Tensor) -> bool:
+        """Whether unpadded rows take flex's kernels: where they were measured, and SDPA everywhere else."""
+        fixed = self.unguarded is None and torch.compiler.is_compiling()
+        return fixed and q.is_cuda and q.shape[1] == k.shape[1] and q.shape[-1] in (64, 128)
 
 
 @functools.cache
@@ -228,6 +236,16 @@ def package_problem(route: str) -> str | None:
     return None if why is None else f"{title} {why}"
 
 
+_PACKAGES = {"flash2": "flash_attn", "fa4": "flash_attn.cute"}
+
+
+def route_remedy(route: str, why: str) -> str:
+    """What to install for a route that can't be used because of `why`, in words without a full stop; "" for nothing."""
+    if route not in _PACKAGES or not why.endswith("is not installed") and "does not load" not in why:
+        return ""
+    return install_remedy(_PACKAGES[route], why)
+
+
 def route_problem(route: str, device: torch.device, dtype: torch.dtype, training: bool = True) -> str | None:
     """Why `route` has no kernel for this device and dtype, in words; None when it has one."""
     if route == "sdpa":
@@ -285,7 +303,8 @@ def choose_route(setting: str, device: torch.device, dtype: torch.dtype, trainin
             raise ValueError(f"unknown attention route {setting!r}; known: auto, {', '.join(ROUTES)}")
         why = route_problem(setting, device, dtype, training)
         if why is not None:
-            raise ValueError(f"attention = {setting} cannot be used: {why}. Set attention to auto, or choose another.")
+            remedy = ". ".join(filter(None, ["Set attention to auto, or choose another", route_remedy(setting, why)]))
+            raise ValueError(f"attention = {setting} cannot be used: {why}. {remedy}.")
         return make_route(setting, device, dtype)
     for name in AUTO_ORDER:
         if route_problem(name, device, dtype, training) is not None:

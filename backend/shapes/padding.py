@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
+from torch.utils._pytree import register_pytree_node
 
 FLEX_BLOCK = 128
 
@@ -91,19 +92,49 @@ def pad_counts(runs: ValidSpans, device: torch.device) -> Tensor:
     return torch.tensor(counts, dtype=torch.float32).to(device, non_blocking=True)
 
 
-def block_mask(runs: ValidSpans, device: torch.device) -> BlockMask:
-    """BlockMask of flex attention for these runs; build it outside of compiled regions.
+class SpanMask:
+    """Flex attention's mask of a batch, with the bounds that it follows from; made outside of compiled regions.
 
-    A query block visits the key blocks of its row's run: the inner ones whole, the (at most two) edge ones masked.
+    A BlockMask is no tensor, and torch takes none apart. This is a pytree of its bounds, so that a pass that is given
+    one can be recorded as a CUDA graph, which makes the BlockMask again out of the bounds of the batch at hand.
+
+    start, end: (B,) int32, of each row's valid span of `length` positions.
+    """
+
+    def __init__(self, start: Tensor, end: Tensor, length: int) -> None:
+        self.start, self.end, self.length = start, end, length
+        # Whoever only looks at the parts of a pytree puts other things in their places.
+        whole = isinstance(start, Tensor) and isinstance(end, Tensor)
+        self.block_mask = _block_mask(start, end, length) if whole else None
+
+
+def span_mask(runs: ValidSpans, device: torch.device) -> SpanMask:
+    """The mask of flex attention for these runs."""
+    return SpanMask(*_bounds(runs, device), runs.length)
+
+
+register_pytree_node(
+    SpanMask, lambda mask: ([mask.start, mask.end], mask.length), lambda bounds, length: SpanMask(*bounds, length)
+)
+
+
+def block_mask(runs: ValidSpans, device: torch.device) -> BlockMask:
+    """BlockMask of flex attention for these runs; build it outside of compiled regions."""
+    return _block_mask(*_bounds(runs, device), runs.length)
+
+
+def _block_mask(start: Tensor, end: Tensor, length: int) -> BlockMask:
+    """A query block visits the key blocks of its row's run: the inner ones whole, the (at most two) edge ones masked.
+
     Written from the bounds, since `create_block_mask` would first write the whole S x S mask.
     """
-    start, end = _bounds(runs, device)
-    blocks = -(-runs.length // FLEX_BLOCK)
+    device = start.device
+    blocks = -(-length // FLEX_BLOCK)
     first = torch.arange(blocks, device=device, dtype=torch.int32) * FLEX_BLOCK
     touched = ((first < end[:, None]) & (first + FLEX_BLOCK > start[:, None]))[:, None, :]
     inner = ((first >= start[:, None]) & (first + FLEX_BLOCK <= end[:, None]))[:, None, :]
     # A last query block that sticks out of the sequence has no whole key blocks, as in `create_block_mask`.
-    whole = inner & (first + FLEX_BLOCK <= runs.length)[None, :, None]
+    whole = inner & (first + FLEX_BLOCK <= length)[None, :, None]
 
     def listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Counts (B, 1, Q) and indices (B, 1, Q, K) of the chosen key blocks, chosen ones first."""
@@ -123,5 +154,5 @@ def block_mask(runs: ValidSpans, device: torch.device) -> BlockMask:
         whole_order,
         BLOCK_SIZE=FLEX_BLOCK,
         mask_mod=inside,
-        seq_lengths=(runs.length, runs.length),
+        seq_lengths=(length, length),
     )

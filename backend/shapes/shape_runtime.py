@@ -91,8 +91,12 @@ class ShapeRuntime:
         self._installed: Any = None
 
     @classmethod
-    def from_plan(cls, cfg: Any, plan: Any, device: torch.device | str, dtype: torch.dtype) -> ShapeRuntime:
+    def from_plan(
+        cls, cfg: Any, plan: Any, device: torch.device | str, dtype: torch.dtype, route: Route | None = None
+    ) -> ShapeRuntime:
         """Runtime of a run from its Config and its shape plan; `dtype` is the denoiser's compute dtype.
+
+        route: attention's, where it is chosen already.
 
         Raises ValueError when the attention route asked for has no kernel here, or static has no token count.
         """
@@ -105,9 +109,8 @@ class ShapeRuntime:
             counts,
             plan.caption_buckets,
             plan.text_tokens,
-            attention_routes.choose_route(cfg.compile.attention, device, dtype),
-            # Trimmed captions are padded to their batch's bucket; else only images are.
-            padding=plan.caption_buckets is not None or not counts or not _never_padded(cfg, plan, counts),
+            route or attention_routes.choose_route(cfg.compile.attention, device, dtype),
+            padding=may_pad(cfg, plan),
             longest=max((shape.image_tokens + shape.text_tokens for shape in shapes), default=None),
         )
         if cfg.compile.compile:
@@ -232,6 +235,13 @@ def mark_tokens(streams: Sequence[Tensor], rope: Sequence[Tensor], mask: Any) ->
             for axis, size in enumerate(tensor.shape):
                 if size == whole and size > 1:
                     torch._dynamo.maybe_mark_dynamic(tensor, axis)
+
+
+def may_pad(cfg: Any, plan: Any) -> bool:
+    """Whether a row of the run's static shapes may be padded."""
+    counts = plan.static_token_counts
+    # Trimmed captions are padded to their batch's bucket; else only images are.
+    return plan.caption_buckets is not None or not counts or not _never_padded(cfg, plan, counts)
 
 
 def _never_padded(cfg: Any, plan: Any, counts: Sequence[int]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 
 from accelerate import Accelerator
@@ -14,7 +13,7 @@ from backend.base.paths import resolve
 from backend.config.schema import SamplePrompt
 from backend.dataset.controls import sample_items
 from backend.families.files.hashes import ModelHashes
-from backend.families.spec import Side, VideoRule
+from backend.families.spec import Side
 from backend.latents.loader import Loader
 from backend.memory.exclusive_device import offloaded
 from backend.memory.sample_decoder import SampleDecoder
@@ -36,7 +35,7 @@ from backend.training.measuring import measure, measures, picture_losses, valida
 from backend.training.monitor import Monitor
 from backend.training.position import PositionCounter
 from backend.training.run_context import RunContext
-from backend.training.sampling import PromptText, Sampler, uses_negative
+from backend.training.sampling import PromptText, Sampler, uses_negative, video_rule
 from backend.training.save_check import save_problems
 from backend.training.saver import Saver
 from backend.training.step_log import StepLog, row_writer
@@ -215,6 +214,7 @@ def make_loader(inputs: Inputs, events: EventWriter) -> Loader:
         workers=inputs.cfg.dataset.loader_workers,
         conditions=inputs.code.conditions,
         renew=partial(encode_again, inputs, events),
+        masks=inputs.masks,
     )
 
 
@@ -252,15 +252,10 @@ def _sampler(
         device=inputs.device,
         conditioning=conditioning,
         guide=inputs.code.guided,
-        video=_video_rule(inputs),
+        video=video_rule(inputs.cfg, inputs.family),
+        sections=inputs.code.sections,
         drawn_until=resumed_at,
     )
-
-
-def _video_rule(inputs: Inputs) -> VideoRule | None:
-    """How samples are made into clips: at the rate that the run's own clips are taken at."""
-    rule, rate = inputs.family.video, inputs.cfg.video.target_fps
-    return rule if rule is None or rate is None else replace(rule, rate=rate)
 
 
 def make_decoder(inputs: Inputs, denoiser: nn.Module) -> SampleDecoder:

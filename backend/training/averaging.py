@@ -12,7 +12,7 @@ from torch import Tensor
 
 from backend.base.files import unused_path
 from backend.config.sections.saving import SavingSection
-from backend.lora.average import average
+from backend.lora.average import STEPS, average
 from backend.lora.inject import Lora
 from backend.lora.load import continue_from, read_lora
 from backend.runs.events.kinds import CheckpointEvent, WarningEvent
@@ -24,9 +24,6 @@ from backend.training.saver import Saver
 from backend.training.validation_history import ValidationHistory
 
 log = logging.getLogger(__name__)
-
-STEPS = "ss_averaged_steps"
-"""Name in the file's metadata of the steps that it is the mean of."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -16,16 +16,18 @@ from backend.compile import cache_key as cache_key
 from backend.compile.block_selection import BlockChoice
 from backend.compile.compile_report import CompileReport
 from backend.compile.cuda_graphs import capture
-from backend.compile.cuda_graphs.graph_trial import Trial
+from backend.compile.cuda_graphs.graph_trial import SPARE, Trial
 from backend.compile.cuda_graphs.recording import Recorder, record
 from backend.compile.model_compiler import compile_model
 from backend.compile.recompile_reasons import InForce
 from backend.compile.telemetry import Telemetry
+from backend.compile.warm_up import CompilerWarmUp
 from backend.config.checkpointing import within_graphs
 from backend.config.graph_choice import RECORDING_MODES, recording_of
 from backend.config.schema import Config
 from backend.config.sections.compile import CompileSection
 from backend.memory import checkpointing
+from backend.memory.devices import pick_device
 from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CudaGraphsEvent, WarningEvent
@@ -50,6 +52,16 @@ def cache_folder(settings: CompileSection) -> Path | None:
         raise Refused(text, remedy, "compile.compile_cache_dir") from error
 
 
+def warmed_compiler(cfg: Config) -> CompilerWarmUp | None:
+    """The compiler being readied beside the long work before the first step; None where inductor compiles nothing.
+
+    Called when the cache folder is set, which the compiler's processes inherit.
+    """
+    if not cfg.compile.compile or cfg.compile.compile_backend != "inductor":
+        return None
+    return CompilerWarmUp(pick_device().type).start()
+
+
 def compile_blocks(
     inputs: Inputs, trainable: Trainable, shapes: ShapeRuntime, cache: Path | None, stack: ExitStack
 ) -> tuple[Telemetry | None, CompileReport | None]:
@@ -61,7 +73,9 @@ def compile_blocks(
     telemetry = Telemetry(cache, in_force=InForce(static, trims, inputs.cfg.dataset.batch_size == 1)).start()
     stack.callback(telemetry.stop)
     recompute = within_graphs(inputs.cfg)
-    checkpointing.set_activation_budget(inputs.cfg.memory.activation_memory_budget, recompute)
+    memory = inputs.cfg.memory
+    keeps = memory.checkpointing_kind == "attention"
+    checkpointing.set_activation_budget(memory.activation_memory_budget, recompute, keeps)
     rows = [BlockChoice(row.blocks, row.backend, row.compile) for row in settings.compile_blocks or ()]
     try:
         report = compile_model(
@@ -113,9 +127,11 @@ def record_passes(inputs: Inputs, trainable: Trainable, events: EventWriter) -> 
         events.write(CudaGraphsEvent(state="left out", reason=why))
         log.info("CUDA graphs: %s", why)
         return None
-    return record(
-        trainable.denoiser, partial(_write_recording, events, recording), Trial() if recording == "auto" else None
-    )
+    trial = None
+    if recording == "auto":
+        facts = inputs.family.memory
+        trial = Trial(0 if facts is not None and facts.launch_bound else SPARE)
+    return record(trainable.denoiser, partial(_write_recording, events, recording), trial)
 
 
 def _no_device(cfg: Config, device: str) -> dict[str, str]:
@@ -139,4 +155,6 @@ def _write_recording(events: EventWriter, recording: str, recorder: Recorder) ->
     elif recorder.recordings:
         shapes, seconds = len(recorder.recordings), round(recorder.seconds, 3)
         facts = {"shapes": shapes, "seconds": seconds, "kept": recorder.kept, "reason": recorder.full}
+        times = {"plain_ms": 1000 * recorder.plain_seconds, "replay_ms": 1000 * recorder.replay_seconds}
+        facts |= {name: round(each, 3) for name, each in times.items()}
         events.write(CudaGraphsEvent(state="recorded", **facts))

@@ -25,6 +25,9 @@ def encode(inputs: Inputs, events: EventWriter, requests: Requests) -> None:
     with PhaseProgress(events, "cache_latents") as progress:
         made = build_latents(inputs.latents, inputs.pictures(), lambda: _vae(inputs), requests.watched(progress))
     log.info("Latents: %d encoded", made)
+    made = inputs.masks.build(inputs.pictures(), lambda *_: requests.check())
+    if made:
+        log.info("Masks: %d made", made)
     free_memory()
     with PhaseProgress(events, "cache_text") as progress:
         made = build_text(inputs.texts, inputs.wanted_text, lambda: _text(inputs), requests.watched(progress))

@@ -31,6 +31,12 @@ _OF_SCHEDULE = ("params", "lr", "initial_lr")
 """What of a group of the optimizer is the run's; the rest is the state of what is trained."""
 
 
+def side_of(level: float, boundary: float) -> Side:
+    """The expert that works at a noise level; both numbers count as float32, which noise levels are."""
+    edge = torch.tensor(boundary, dtype=torch.float32)
+    return "high" if torch.tensor(level, dtype=torch.float32) >= edge else "low"
+
+
 def other_side(side: Side) -> Side:
     """The other expert."""
     return SIDES[1 - SIDES.index(side)]
@@ -97,8 +103,7 @@ class Experts:
 
     def side_of(self, level: float) -> Side:
         """The expert that works at a noise level."""
-        edge = torch.tensor(self.boundary, dtype=torch.float32)
-        return "high" if torch.tensor(level, dtype=torch.float32) >= edge else "low"
+        return side_of(level, self.boundary)
 
     def levels(self, image_tokens: Sequence[int], seed: int, step: int, micro: int, accumulation: int) -> Tensor:
         """Noise levels (B,) of batch `micro` of the step after `step` steps, of the range of the expert it trains.

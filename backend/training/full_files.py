@@ -20,24 +20,31 @@ from backend.families.files.parts import Part
 from backend.families.spec import FamilyFacts
 from backend.lora.save import PRECISIONS
 from backend.models.common.tensor_file import Stored, write_tensors
-from backend.models.common.tensor_sources import file_tensors
-from backend.models.common.whole_model_files import CONFIG, WEIGHTS, WholeModel, write_folder
+from backend.models.common.tensor_sources import LazyTensor, file_tensors
+from backend.models.common.whole_model_files import (
+    CONFIG,
+    ENCODER_WEIGHTS,
+    WEIGHTS,
+    WholeModel,
+    write_encoder,
+    write_folder,
+)
 from backend.training.saved_files import SavedFiles, WeightsNotFinite
 
 
 @dataclass(frozen=True, slots=True)
 class FullContent:
-    """The tensors of a whole model, read one by one. written: writes them and metadata to a path. weights: path of what
-    was written -> its file of weights."""
+    """The tensors of a whole model, read one by one. written: writes them and metadata to a path. read: path of what
+    was written -> its tensors."""
 
     tensors: Mapping[str, Stored]
     written: Callable[[Path, Mapping[str, Stored], Mapping[str, str]], None]
-    weights: Callable[[Path], Path]
+    read: Callable[[Path], Mapping[str, LazyTensor]]
 
     def is_in(self, path: Path) -> bool:
         """As `backend.training.saved_files.Content.is_in`."""
         try:
-            there = file_tensors(self.weights(path))
+            there = self.read(path)
         except (OSError, ValueError):
             return False
         if {name: (tensor.shape, tensor.dtype) for name, tensor in there.items()} != {
@@ -53,21 +60,25 @@ class FullContent:
 
 @dataclass(frozen=True, slots=True)
 class FullFiles(SavedFiles):
-    """Files of a whole model. denoiser: with the trained weights. precision: that its weights are saved in."""
+    """Files of a whole model. denoiser: with the trained weights. precision: that its weights are saved in.
+
+    state: gives its state dict, live.
+    """
 
     noun: ClassVar[str] = "model"
     again: ClassVar[str] = "base_model"
 
     denoiser: nn.Module
     precision: str
+    state: Callable[[], Mapping[str, Tensor]]
 
     def content(self) -> FullContent:
         """As the class's. Values are looked at while they are written: WeightsNotFinite then."""
-        return FullContent(self._tensors(self.denoiser.state_dict()), self._write, self._weights)
+        return FullContent(self._tensors(self.state()), self._write, self._read)
 
     def bytes(self) -> int:
         """As the class's."""
-        return sum(stored.nbytes for stored in self._tensors(self.denoiser.state_dict()).values())
+        return sum(stored.nbytes for stored in self._tensors(self.state()).values())
 
     @abstractmethod
     def _tensors(self, state: Mapping[str, Tensor]) -> dict[str, Stored]: ...
@@ -77,6 +88,10 @@ class FullFiles(SavedFiles):
 
     @abstractmethod
     def _weights(self, path: Path) -> Path: ...
+
+    def _read(self, path: Path) -> Mapping[str, LazyTensor]:
+        """The tensors of what was written to `path`, by the names of `_tensors`."""
+        return file_tensors(self._weights(path))
 
     def _checked(self, stored: Stored, name: str) -> Stored:
         """The same, once its values are seen to be finite. Refused when one does not fit into the precision."""
@@ -90,7 +105,7 @@ class FullFiles(SavedFiles):
         return Stored(stored.shape, stored.dtype, read)
 
     def _refuse(self, name: str) -> None:
-        if all(torch.isfinite(value).all() for value in self.denoiser.state_dict().values()):
+        if all(torch.isfinite(value).all() for value in self.state().values()):
             text = f"{name} has values too large for {self.precision}"
             raise Refused(text, "Save as bf16 or fp32.", "saving.save_precision")
         raise WeightsNotFinite(f"{name} holds NaN or infinity")
@@ -117,11 +132,15 @@ class SingleFiles(FullFiles):
 
 @dataclass(frozen=True, slots=True)
 class FolderFiles(FullFiles):
-    """A folder that holds the denoiser's own, as ``save_pretrained`` of a pipeline of diffusers writes it."""
+    """A folder that holds the denoiser's own, as ``save_pretrained`` of a pipeline of diffusers writes it.
+
+    encoders: text encoders that are trained too, by the folders that they have in it.
+    """
 
     ending: ClassVar[str] = ""
 
     part: Part
+    encoders: Mapping[str, nn.Module]
 
     def listed(self, folder: Path) -> Iterator[Path]:
         """As the class's."""
@@ -139,9 +158,14 @@ class FolderFiles(FullFiles):
     def copy(self, source: Path, target: Path) -> None:
         """As the class's: its files get a second name."""
         with atomic_folder(target) as temporary:
-            (temporary / self.part.folder).mkdir()
-            for path in (source / self.part.folder).iterdir():
-                FullFiles.copy(self, path, temporary / self.part.folder / path.name)
+            for folder in self._folders:
+                (temporary / folder).mkdir()
+                for path in (source / folder).iterdir():
+                    FullFiles.copy(self, path, temporary / folder / path.name)
+
+    @property
+    def _folders(self) -> list[str]:
+        return [self.part.folder, *self.encoders]
 
     def remove(self, path: Path) -> None:
         """As the class's."""
@@ -163,7 +187,13 @@ class FolderFiles(FullFiles):
         # a folder can't be replaced by a rename: what is there goes when the new one is whole
         target = path.with_name(f".{path.name}.new-{os.getpid()}") if path.exists() else path
         with atomic_folder(target) as temporary:
-            (temporary / self.part.folder).mkdir()
+            for folder in self._folders:
+                (temporary / folder).mkdir()
+            for folder, encoder in self.encoders.items():
+                own = {name: each for name, each in tensors.items() if name.startswith(f"{folder}.")}
+                tensors = {name: each for name, each in tensors.items() if name not in own}
+                named = {name.removeprefix(f"{folder}."): each for name, each in own.items()}
+                write_encoder(temporary / folder, encoder, named, metadata)
             write_folder(temporary / self.part.folder, _config(self.denoiser), tensors, metadata)
         if target != path:
             self.remove(path)
@@ -171,6 +201,13 @@ class FolderFiles(FullFiles):
 
     def _weights(self, path: Path) -> Path:
         return path / self.part.folder / WEIGHTS
+
+    def _read(self, path: Path) -> Mapping[str, LazyTensor]:
+        tensors = dict(file_tensors(self._weights(path)))
+        for folder in self.encoders:
+            own = file_tensors(path / folder / ENCODER_WEIGHTS)
+            tensors |= {f"{folder}.{name}": lazy for name, lazy in own.items()}
+        return tensors
 
 
 def _config(denoiser: Any) -> dict[str, Any]:
@@ -180,10 +217,26 @@ def _config(denoiser: Any) -> dict[str, Any]:
 
 
 def full_files(
-    denoiser: nn.Module, base: BaseModelFiles, facts: FamilyFacts, *, layout: str, precision: str
+    denoiser: nn.Module,
+    base: BaseModelFiles,
+    facts: FamilyFacts,
+    *,
+    layout: str,
+    precision: str,
+    state: Callable[[], Mapping[str, Tensor]] | None = None,
+    encoders: Mapping[str, nn.Module] | None = None,
+    part: Part | None = None,
 ) -> SingleFiles | FolderFiles:
-    """The files of the settings. Refused where the base model can't be written as a single file."""
+    """The files of the settings. Refused where the base model can't be written as a single file.
+
+    state: gives the denoiser's state dict, live, where parts of it are elsewhere than in the denoiser. encoders: text
+    encoders (part -> model) that are trained too, whose tensors `state` gives by ``part.name``. part: of the base model
+    that is trained, where it is another than the family's denoiser: an expert for low noise.
+    """
+    state, encoders, part = state or denoiser.state_dict, encoders or {}, part or facts.denoiser
     if layout == "diffusers":
-        return FolderFiles(denoiser=denoiser, precision=precision, part=facts.denoiser)
+        # the folders of text encoders are called as the parts
+        return FolderFiles(denoiser=denoiser, precision=precision, state=state, part=part, encoders=encoders)
     shapes = {name: tuple(value.shape) for name, value in denoiser.state_dict().items()}
-    return SingleFiles(denoiser=denoiser, precision=precision, model=WholeModel.like(base, facts, shapes))
+    model = WholeModel.like(base, facts, shapes, [*encoders], part)
+    return SingleFiles(denoiser=denoiser, precision=precision, state=state, model=model)

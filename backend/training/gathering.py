@@ -17,11 +17,13 @@ from backend.config.layer_patterns import sizes as sizes_of
 from backend.config.schema import Config
 from backend.config.sections.training import TrainingSection
 from backend.dataset.items import DatasetScan, count_of
+from backend.dataset.masks import MaskRule
 from backend.dataset.scan import cache_folder, scan_dataset
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.families.table import family as load_family
 from backend.latents.identity import text_identity, vae_identity
+from backend.latents.masks import MaskCache
 from backend.latents.store import LatentCache, TextCache
 from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
 from backend.lora.inject import find_targets, is_large
@@ -30,10 +32,13 @@ from backend.memory import quantization_support
 from backend.memory.block_swap import swapped_paths
 from backend.memory.devices import mixed_precision, pick_device, weight_dtype
 from backend.models.common.base_weights import BaseWeights
+from backend.models.common.clip_encoders import clip_words
+from backend.models.common.whole_model_files import text_shapes
 from backend.models.family_classes import load_family as family_code
 from backend.objectives.choose import objective_of
 from backend.optimizers.from_settings import optimizer_of, scheduler_of
 from backend.plan import base_model_check as family_check
+from backend.plan.caption_draw import trains_text
 from backend.plan.make_plan import make_plan
 from backend.plan.memory.parts import read_parts
 from backend.plan.memory.swap import too_many
@@ -107,6 +112,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
         names=names,
         latents=_latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on"),
         texts=TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency),
+        masks=MaskCache(cache_folder(cfg), geometry.downscale, _mask_rule(cfg), cfg.training.seed),
         objective=objective_of(cfg, family, code, base, side),
         base_weights=base_weights,
     )
@@ -216,10 +222,21 @@ def _full_problems(
 ) -> list[Problem]:
     """What keeps a whole model and its state from being saved: the layout, and room on the disk; and what is not saved
     with it. Asked before the long work, on shapes alone."""
-    files = full_files(empty, base, family, layout=cfg.saving.model_layout, precision=cfg.saving.save_precision)
+    texts = [*clip_words(family)] if trains_text(cfg, family) else []
+    shapes = text_shapes(base, family, texts)
+    files = full_files(
+        empty,
+        base,
+        family,
+        layout=cfg.saving.model_layout,
+        precision=cfg.saving.save_precision,
+        state=lambda: empty.state_dict() | {name: torch.empty(each, device="meta") for name, each in shapes.items()},
+        encoders=dict.fromkeys(texts, nn.Module()),
+        part=family.expert_part(base, next(iter(sides_of(cfg)), None)),
+    )
     return [
-        *save_problems(run, cfg, FullWeights.of(empty, cfg.network), files),
-        *_text_that_is_not_saved(merged),
+        *save_problems(run, cfg, FullWeights.of(empty, cfg.network), files, [*shapes.values()]),
+        *([] if texts else _text_that_is_not_saved(merged)),
     ]
 
 
@@ -265,6 +282,10 @@ def compute_dtype(settings: TrainingSection, device: torch.device, dtype: torch.
     """What attention computes in: autocast's format, else that of the weights."""
     precision = mixed_precision(settings.mixed_precision, device)
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, dtype)
+
+
+def _mask_rule(cfg: Config) -> MaskRule:
+    return MaskRule(**cfg.masks.model_dump(exclude={"alpha_mask"}))
 
 
 def _latent_cache(cfg: Config, dtype: torch.dtype, tiled: bool) -> LatentCache:

@@ -16,15 +16,17 @@ from backend.dataset.controls import sample_items
 from backend.dataset.items import DatasetScan, Item
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts, Geometry
-from backend.latents.cache import LatentCache, TextCache, Words, wanted_latents, wanted_text
+from backend.latents.masks import MaskCache
+from backend.latents.store import LatentCache, TextCache
+from backend.latents.wanted import Words, wanted_latents, wanted_text
 from backend.lora.comfyui_keys import LayerNames
 from backend.models.common.base_weights import BaseWeights
 from backend.models.common.load_options import LoadOptions
 from backend.models.family import Family
 from backend.objectives.base import Objective
+from backend.plan.caption_draw import trains_text
 from backend.plan.memory.settings import MemorySettings
 from backend.plan.memory.weight_bytes import stored_as
-from backend.plan.memory.work import trains_text
 from backend.plan.mode_plan import fitting_frames, fitting_size
 from backend.plan.plan import Plan
 from backend.training.expected_memory import ExpectedMemory
@@ -55,6 +57,7 @@ class Inputs:
     names: LayerNames
     latents: LatentCache
     texts: TextCache
+    masks: MaskCache
     objective: Objective
     expected: ExpectedMemory | None = None
     swapped: tuple[str, ...] = ()
@@ -95,7 +98,22 @@ class Inputs:
         host = self._is_swapped if self.swapped else None
         merge = self.base_weights and self.base_weights.merged
         dtype = denoiser_dtype(self.cfg.training, self.dtype)
-        return replace(self.loading, dtype=dtype, quantize=kind, compute=memory.base_compute, host=host, merge=merge)
+        return replace(
+            self.loading,
+            dtype=dtype,
+            quantize=kind,
+            compute=memory.base_compute,
+            products=self.products,
+            host=host,
+            merge=merge,
+        )
+
+    @property
+    def products(self) -> str:
+        """The setting base_products with auto resolved: "fast" or "small"."""
+        resolved, asked = self.resolved_memory, self.cfg.memory.base_products
+        copies = asked == "fast" if resolved is None else resolved.copies
+        return "fast" if copies else "small"
 
     def _is_swapped(self, path: str) -> bool:
         return any(path == block or path.startswith(f"{block}.") for block in self.swapped)
@@ -141,6 +159,8 @@ class Inputs:
             f"{item.key} {item.repeats} {item.caption!r}"
             + "".join(f" {control.key}" for control in item.controls)
             + ("" if item.window is None else f" {item.window.to_dict()}")
+            + (f" {item.texts!r} {item.trigger!r}" if item.texts else "")
+            + ("" if item.mask is None else f" mask {item.mask.key}")
             for item in self.plan.items
         )
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

@@ -17,7 +17,7 @@ from backend.families.spec import Side
 from backend.families.table import family
 from backend.lora.loraplus import ratios
 from backend.optimizers.schedules import warmup_steps
-from backend.plan.memory.work import trains_text
+from backend.plan.caption_draw import trains_text
 from backend.plan.steps import StepPlan
 
 SOFTWARE = "Monotile"
@@ -114,7 +114,16 @@ def _data(cfg: Config, items: list[Item], buckets: Mapping[tuple[int, int], int]
     prior = {"ss_num_reg_images": reg, "ss_prior_loss_weight": cfg.loss.prior_loss_weight} if reg else {}
     if reg:
         prior["ss_reg_dataset_dirs"] = json.dumps(directories[True], ensure_ascii=False)
+    changes = {
+        "ss_shuffle_caption": cfg.captions.shuffle_caption,
+        "ss_keep_tokens": cfg.captions.keep_tokens,
+        "ss_caption_tag_dropout_rate": cfg.captions.caption_tag_dropout_rate,
+        "ss_flip_aug": cfg.augmentation.flip_aug,
+        "ss_random_crop": cfg.augmentation.random_crop,
+        "ss_color_aug": cfg.augmentation.color_jitter > 0,
+    }
     return {
+        **{name: value for name, value in changes.items() if value},
         "ss_dataset_dirs": json.dumps(directories[False], ensure_ascii=False),
         **prior,
         "ss_tag_frequency": json.dumps(_bounded(tags), ensure_ascii=False),

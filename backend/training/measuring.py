@@ -32,7 +32,7 @@ def validation_sets(inputs: Inputs, loader: Loader) -> dict[str, ValidationSet]:
 
     def examples(read: Callable[[], Iterator[Batch]]) -> Iterator[Example]:
         for batch in read():
-            yield Example(batch.keys[0], batch.latents[0], batch.text[0])
+            yield _example(batch, batch.keys[0])
 
     def as_set(read: Callable[[], Iterator[Batch]], items: Sequence[Item], trained: bool) -> ValidationSet:
         identity = identity_of(inputs.cfg, items)
@@ -64,7 +64,7 @@ def picture_losses(
         # without a key of its own: pictures of one size get the same noise, so that their losses can be compared
         for name in sets:
             batches = loader.each_trained() if name == TRAINED else loader.validation(name)
-            yield from (Example("", batch.latents[0], batch.text[0]) for batch in batches)
+            yield from (_example(batch) for batch in batches)
 
     return PictureLosses(
         run=context.run,
@@ -81,8 +81,14 @@ def picture_losses(
             "sigmas": settings.validation_sigmas,
             "repeats": settings.validation_repeats,
             "seed": settings.validation_seed,
+            **({"masks": inputs.cfg.masks.model_dump()} if any(item.mask for item in inputs.plan.items) else {}),
         },
     )
+
+
+def _example(batch: Batch, key: str = "") -> Example:
+    """The one picture of `batch`."""
+    return Example(key, batch.latents[0], batch.text[0], next(iter(batch.weights), None))
 
 
 def measures(

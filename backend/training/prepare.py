@@ -31,9 +31,10 @@ from backend.runs.state_folder import newest_whole_state, stand_on
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training import oom
 from backend.training.assembly import assemble
+from backend.training.attention_choice import choose_attention
 from backend.training.checkpoint import Fingerprint, load_state
 from backend.training.compile_progress import CompileProgress
-from backend.training.compile_setup import cache_folder, compile_blocks, record_passes
+from backend.training.compile_setup import cache_folder, compile_blocks, record_passes, warmed_compiler
 from backend.training.encoding import encode
 from backend.training.full_weights import rows_digest
 from backend.training.gathering import compute_dtype, gather
@@ -57,6 +58,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resu
     state = _state(run, events) if resume else None
     seed(cfg.training)
     cache = cache_folder(cfg.compile)
+    compiler = warmed_compiler(cfg)
     inputs = gather(cfg, events, requests)
     with oom.explained(events, inputs.expected):
         encode(inputs, events, requests)
@@ -74,9 +76,11 @@ def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resu
     warn = partial(_warn, events)
     metrics = stack.enter_context(MetricsWriter(run, generation, position.step, tell=warn))
     counter = PositionCounter(position=position, batches_per_epoch=inputs.plan.steps.batches_per_epoch)
-    shapes = ShapeRuntime.from_plan(
-        cfg, inputs.plan, inputs.device, compute_dtype(cfg.training, inputs.device, inputs.denoiser_loading.dtype)
-    )
+    if compiler is not None:
+        compiler.wait()
+    computed = compute_dtype(cfg.training, inputs.device, inputs.denoiser_loading.dtype)
+    route = choose_attention(context, inputs, trainable.denoiser, computed, cache, state is not None)
+    shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, computed, route)
     monitor = _compile(context, inputs, trainable, shapes, counter, cache)
     forward = Forward(
         accelerator=accelerator,
@@ -109,6 +113,8 @@ def _compile(
     telemetry, report = compile_blocks(inputs, trainable, shapes, cache, context.stack)
     recorder = record_passes(inputs, trainable, context.events)
     if telemetry is not None:
+        if recorder is not None:
+            recorder.compiled_seconds = lambda: telemetry.stats.seconds
         context.stack.enter_context(CompileProgress(telemetry=telemetry, events=context.events))
     return Monitor(
         events=context.events,

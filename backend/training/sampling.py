@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from backend.base.errors import WriteFailed
 from backend.base.files import unused_path, write_atomic
-from backend.config.schema import SamplePrompt
-from backend.families.spec import Geometry, VideoRule
+from backend.config.schema import Config, SamplePrompt
+from backend.families.spec import FamilyFacts, Geometry, VideoRule
 from backend.memory.sample_decoder import SampleDecoder
 from backend.models.common.conditioning import Conditioning, ConditioningEncoder
 from backend.models.common.guidance import guided
+from backend.models.family import Sections
 from backend.objectives import flow
 from backend.objectives.base import Steps
 from backend.plan.mode_plan import fitting_frames, fitting_size
@@ -77,17 +78,41 @@ def draw_latent(
     check: Callable[[], None] = lambda: None,
     guide: Guide = guided,
     frames: int = 1,
+    sections: Sections | None = None,
 ) -> Tensor:
     """The finished latent (C, h, w), or (C, f, h, w), float32 of `prompt`, by the sampler of the family's objective.
 
     The start noise is that of diffusers' pipelines with a CPU generator of the same seed. sampler: (steps, image
     tokens) -> a fresh one. check: called before each step; may raise Interrupted. guide: the family's true guidance.
-    frames: of a clip, a length that the family has.
+    frames: of a clip, a length that the family has. sections: of a clip that is drawn in such.
     """
     width, height = fitting_size(prompt.width, prompt.height, geometry)
     source = torch.Generator("cpu").manual_seed(prompt.seed)
-    steps = sampler(prompt.steps, geometry.image_tokens(width, height, frames))
-    x = steps.start(flow.noise(geometry.latent_shape(width, height, frames), source).to(device))
+
+    def drawn(part: PromptText) -> Tensor:
+        steps = sampler(prompt.steps, geometry.image_tokens(width, height, frames))
+        noise = flow.noise(geometry.latent_shape(width, height, frames), source).to(device)
+        return _denoised(prompt, part, predict, steps, noise, check, guide)
+
+    if sections is None:
+        return drawn(text)
+    for _ in range(sections.count):
+        negative = None if text.negative is None else sections.told(text.negative)
+        sections.add(drawn(PromptText(sections.told(text.positive), negative)))
+    return sections.whole()
+
+
+def _denoised(
+    prompt: SamplePrompt,
+    text: PromptText,
+    predict: Predict,
+    steps: Steps,
+    noise: Tensor,
+    check: Callable[[], None],
+    guide: Guide,
+) -> Tensor:
+    """The latent that the steps make of the noise."""
+    x, device = steps.start(noise), noise.device
     for number, now in enumerate(steps.levels):
         check()
         level = torch.tensor([now], dtype=torch.float32, device=device)
@@ -116,6 +141,29 @@ def write_picture(path: Path, picture: Image.Image, prompt: SamplePrompt, facts:
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", pnginfo=info)
     write_atomic(path, buffer.getvalue())
+
+
+def write_sample(
+    path: Path, pixels: Tensor, prompt: SamplePrompt, facts: Mapping[str, Any], video: VideoRule | None
+) -> Path | None:
+    """Save what was drawn as the picture or clip that `path` names; the picture of a clip's frames, if it is one.
+
+    pixels: (3, H, W), of a model of clips (3, F, H, W), in [-1, 1]. ValueError when they are not finite.
+    """
+    if not is_clip(path):
+        write_picture(path, to_picture(pixels if pixels.ndim == 3 else pixels[:, 0]), prompt, facts)
+        return None
+    assert video is not None
+    frames, height, width = pixels.shape[1:]
+    texts = sample_texts(prompt, (width, height), {**facts, "fps": video.rate})
+    texts["parameters"] += f", Frames: {frames}, FPS: {video.rate:g}"
+    return write_clip(path, [*frames_of(pixels)], video.rate, texts)
+
+
+def video_rule(cfg: Config, facts: FamilyFacts) -> VideoRule | None:
+    """How samples become clips: at the rate that the run's own clips are taken at; None of a family of pictures."""
+    rule, rate = facts.video, cfg.video.target_fps
+    return rule if rule is None or rate is None else replace(rule, rate=rate)
 
 
 def sample_texts(prompt: SamplePrompt, size: tuple[int, int], facts: Mapping[str, Any]) -> dict[str, str]:
@@ -158,6 +206,8 @@ class Sampler:
     """The family's true guidance."""
     video: VideoRule | None = None
     """How clips are made, of a family that makes them; its rate is the run's."""
+    sections: Callable[[int], Sections | None] = lambda frames: None
+    """The sections of a sample of so many frames, as the family draws them; None where it is drawn at once."""
     drawn_until: int = 0
     """The step that the run resumed at; pictures of steps up to it that are there already are not drawn again."""
 
@@ -168,7 +218,7 @@ class Sampler:
             for number in range(len(self.prompts))
             if step > self.drawn_until or not _shows(self._path(step, number), self.prompts[number], step)
         ]
-        total = sum(self.prompts[number].steps for number in wanted)
+        total = sum(self.prompts[number].steps * self._sections(number) for number in wanted)
         waiting: list[tuple[int, Tensor]] = []
         try:
             with PhaseProgress(self.events, "sample", total=total) as progress:
@@ -186,6 +236,10 @@ class Sampler:
 
     def _frames(self, number: int) -> int:
         return fitting_frames(self.prompts[number].frames, self.geometry, self.video)
+
+    def _sections(self, number: int) -> int:
+        sections = self.sections(self._frames(number))
+        return 1 if sections is None else sections.count
 
     def _latent(self, number: int, progress: PhaseProgress) -> Tensor:
         def check() -> None:
@@ -209,6 +263,7 @@ class Sampler:
                 check,
                 self.guide,
                 self._frames(number),
+                self.sections(self._frames(number)),
             )
 
     def _finish(self, step: int, waiting: list[tuple[int, Tensor]]) -> None:
@@ -227,25 +282,13 @@ class Sampler:
             path = self._path(step, number)
             # of steps that are trained once more after a resume, the newest picture counts
             path = path if _shows(path, prompt, step) else unused_path(path)
-            facts = {"step": step, "run": self.run.name}
-            if is_clip(path):
-                sheet = self._write_clip(path, pixels, prompt, facts)
-            else:
-                write_picture(path, to_picture(pixels if pixels.ndim == 3 else pixels[:, 0]), prompt, facts)
+            sheet = write_sample(path, pixels, prompt, {"step": step, "run": self.run.name}, self.video)
         except (ValueError, WriteFailed) as error:
             remedy = getattr(error, "remedy", "Lower the learning rate if it happens again.")
             self.events.write(WarningEvent(text=f"Sample {number} of step {step} is missing: {error}", remedy=remedy))
             return
         file, beside = (each and each.relative_to(self.run.path).as_posix() for each in (path, sheet))
         self.events.write(SampleEvent(step=step, prompt_index=number, file=file, prompt=prompt.prompt, sheet=beside))
-
-    def _write_clip(self, path: Path, pixels: Tensor, prompt: SamplePrompt, facts: Mapping[str, Any]) -> Path:
-        """Save a clip (3, F, H, W) and the picture of its frames, whose path is returned."""
-        assert self.video is not None
-        frames, height, width = pixels.shape[1:]
-        texts = sample_texts(prompt, (width, height), {**facts, "fps": self.video.rate})
-        texts["parameters"] += f", Frames: {frames}, FPS: {self.video.rate:g}"
-        return write_clip(path, [*frames_of(pixels)], self.video.rate, texts)
 
 
 def _shows(path: Path, prompt: SamplePrompt, step: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backend.base.errors import Refused
@@ -24,10 +25,12 @@ _HALF = 2
 """Bytes of a number in bf16."""
 
 
-def save_problems(run: Run, cfg: Config, weights: TrainedWeights, files: SavedFiles) -> list[Problem]:
+def save_problems(
+    run: Run, cfg: Config, weights: TrainedWeights, files: SavedFiles, more: Sequence[tuple[int, ...]] = ()
+) -> list[Problem]:
     """An error where one file and one state have no room with what is kept, a warning where two states haven't.
 
-    Refused when no file can be written in the layout of the settings.
+    more: shapes of what is trained besides `weights`. Refused when no file can be written in the settings' layout.
     """
     try:
         file = files.bytes()
@@ -43,7 +46,9 @@ def save_problems(run: Run, cfg: Config, weights: TrainedWeights, files: SavedFi
         ) from error
     # of two experts each has a file, and its part of the state
     times, what = (1, f"a {files.noun} file") if turns_of(cfg) is None else (2, f"two {files.noun} files")
-    return room_problems(run, times * file, times * _state_bytes(cfg, weights) if cfg.saving.save_state else 0, what)
+    return room_problems(
+        run, times * file, times * _state_bytes(cfg, weights, more) if cfg.saving.save_state else 0, what
+    )
 
 
 def room_problems(run: Run, file: int, state: int, what: str = "a LoRA file") -> list[Problem]:
@@ -68,8 +73,8 @@ def room_problems(run: Run, file: int, state: int, what: str = "a LoRA file") ->
     return []
 
 
-def _state_bytes(cfg: Config, weights: TrainedWeights) -> int:
-    shapes = [rows_and_columns(tuple(part.shape)) for part in weights.parameters()]
+def _state_bytes(cfg: Config, weights: TrainedWeights, more: Sequence[tuple[int, ...]]) -> int:
+    shapes = [rows_and_columns(shape) for shape in (*(tuple(part.shape) for part in weights.parameters()), *more)]
     count = sum(rows * columns for rows, columns in shapes)
     # of a whole model as they are trained, of a LoRA always in float32; so is a mean
     half = cfg.training.kind == "full" and cfg.training.full_weight_dtype == "bf16"

@@ -13,7 +13,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 from backend.base.problems import sentences
 from backend.runs.events import read_events
 from backend.runs.events.kinds import (
+    AttentionEvent,
     CheckpointEvent,
+    CudaGraphsEvent,
     DoneEvent,
     ErrorEvent,
     Event,
@@ -139,6 +141,11 @@ def event_line(event: Event) -> str:
             return f"error: {sentences(event.text, event.cause, event.remedy)}"
         case RecompileEvent():
             return f"recompile: {event.reason}"
+        case AttentionEvent():
+            return _attention_line(event)
+        case CudaGraphsEvent():
+            times = event.state == "recorded" and event.shapes == 1 and event.plain_ms and event.replay_ms
+            return f"CUDA graphs: {event.replay_ms:.0f} ms a pass, {event.plain_ms:.0f} before" if times else ""
         case GraphBreakEvent():
             return f"graph break: {event.reason} ({event.file}:{event.line})"
         case MemoryEstimateEvent():
@@ -152,6 +159,11 @@ def event_line(event: Event) -> str:
         case DoneEvent():
             return f"done: {event.step} steps, {event.lora}"
     return ""
+
+
+def _attention_line(event: AttentionEvent) -> str:
+    times = ", ".join(f"{name} {each:.3g} ms" for name, each in (event.milliseconds or {}).items())
+    return f"attention: {event.route}, measured: {times}" if times else ""
 
 
 def _loss(value: float | None, digits: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from accelerate import Accelerator
@@ -11,18 +11,22 @@ from torch import Tensor, nn
 
 from backend.lora.comfyui_keys import linear_layers
 from backend.lora.inject import Lora, find_targets, inject
+from backend.models.common.clip_encoders import clips_by_part
+from backend.training.full_weights import denoiser_dtype
 from backend.training.inputs import Inputs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainableText:
-    """The text encoders with their LoRA, on the device for the whole run."""
+    """The text encoders that are trained, with their LoRA or whole, on the device for the whole run."""
 
     stack: Any
     """The family's text stack."""
-    lora: Lora
+    lora: Lora | None
     layers: dict[str, tuple[int, int]]
     """Layers of the LoRA, as in `Names`."""
+    whole: dict[str, nn.Module]
+    """Part -> model, where their own weights are trained."""
     accelerator: Accelerator
     text_length: int
 
@@ -33,7 +37,30 @@ class TrainableText:
 
 
 def load_trainable_text(inputs: Inputs, accelerator: Accelerator) -> TrainableText:
-    """The encoders, frozen but for a LoRA in the layers that the family names."""
+    """The encoders, whole or frozen but for a LoRA in the layers that the family names."""
+    return _load_whole(inputs, accelerator) if inputs.full else _load_with_lora(inputs, accelerator)
+
+
+def _load_whole(inputs: Inputs, accelerator: Accelerator) -> TrainableText:
+    """In the format of the denoiser's weights, which are trained too."""
+    training = inputs.cfg.training
+    loading = replace(inputs.text_loading, dtype=denoiser_dtype(training, inputs.dtype))
+    stack = inputs.code.load_text(inputs.base, loading)
+    module, _ = stack.trained()
+    module.train()
+    if training.gradient_checkpointing:
+        recompute(module)
+    return TrainableText(
+        stack=stack,
+        lora=None,
+        layers={},
+        whole=clips_by_part(stack, inputs.family),
+        accelerator=accelerator,
+        text_length=inputs.plan.text_length,
+    )
+
+
+def _load_with_lora(inputs: Inputs, accelerator: Accelerator) -> TrainableText:
     cfg = inputs.cfg
     stack = inputs.code.load_text(inputs.base, inputs.text_loading)
     module, idle = stack.trained()
@@ -61,6 +88,7 @@ def load_trainable_text(inputs: Inputs, accelerator: Accelerator) -> TrainableTe
         stack=stack,
         lora=lora,
         layers={path: sizes[path] for path in targets},
+        whole={},
         accelerator=accelerator,
         text_length=inputs.plan.text_length,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,7 +101,9 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
     part = expert_part(inputs, sides[0] if sides else None)
     denoiser = inputs.code.load_denoiser(inputs.base, inputs.denoiser_loading, part)
     encoders = load_trainable_text(inputs, accelerator) if inputs.trains_text else None
-    weights, files = _own(inputs, denoiser) if inputs.full else _lora(inputs, denoiser, encoders, events)
+    weights, files = (
+        _own(inputs, denoiser, encoders, part) if inputs.full else _lora(inputs, denoiser, encoders, events)
+    )
     kind = cfg.memory.checkpointing_kind if cfg.training.gradient_checkpointing else "off"
     checkpointing.apply(denoiser, kind, cfg.network.drops and not inputs.full)
     if kind == "offload" and inputs.device.type == "cpu":
@@ -110,6 +113,7 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
     if inputs.swapped:
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
     if isinstance(weights, FullWeights):
+        weights.swap = swap
         optimizer = weights.optimizer(cfg.network, cfg.optimizer)
     else:
         optimizer = optimizer_of(cfg.optimizer, _by_rate(weights, inputs, encoders))
@@ -175,16 +179,24 @@ def expert_part(inputs: Inputs, side: Side | None) -> Part:
     return replace(inputs.family.expert_part(inputs.base, side), name=inputs.family.denoiser.name)
 
 
-def _own(inputs: Inputs, denoiser: nn.Module) -> tuple[FullWeights, SavedFiles]:
-    """The denoiser's own weights to train, and their files."""
-    cfg = inputs.cfg
-    weights = FullWeights.of(denoiser, cfg.network)
+def _own(
+    inputs: Inputs, denoiser: nn.Module, encoders: TrainableText | None, part: Part
+) -> tuple[FullWeights, SavedFiles]:
+    """The own weights of denoiser and trained text encoders, and their files.
+
+    part: of the base model, which the denoiser was loaded from.
+    """
+    cfg, texts = inputs.cfg, {} if encoders is None else encoders.whole
+    weights = FullWeights.of(denoiser, cfg.network, texts)
     files = full_files(
         denoiser,
         inputs.base,
         inputs.family,
         layout=cfg.saving.model_layout,
         precision=cfg.saving.save_precision,
+        state=partial(weights.state_of, denoiser),
+        encoders=texts,
+        part=part,
     )
     return weights, files
 

@@ -198,7 +198,8 @@ class Trainer:
         text = self.conditioning(batch.text)
         predicted = self.forward([objective.noisy(x0[i], added[i], levels[i]) for i in rows], levels, text)
         targets = [objective.target(x0[i], wanted[i], levels[i]) for i in rows]
-        losses = objective.losses(predicted, targets, levels)
+        cells = [None if weights is None else to_device(weights, device) for weights in batch.weights]
+        losses = objective.losses(predicted, targets, levels, cells)
         if any(batch.is_reg) and self.prior_loss_weight != 1:
             weights = [self.prior_loss_weight if is_reg else 1.0 for is_reg in batch.is_reg]
             losses = losses * to_device(torch.tensor(weights), device)

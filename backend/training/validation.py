@@ -32,11 +32,13 @@ class ValidationLoss:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One validation picture: its content key, latent (C, h, w) float32 and text."""
+    """One validation picture: its content key, latent (C, h, w) float32, text, and what the latent's cells count in the
+    loss, float32 (h, w), None where all count the same."""
 
     key: str
     latent: Tensor
     text: Conditioning
+    weights: Tensor | None = None
 
 
 @torch.no_grad()
@@ -99,4 +101,5 @@ def _losses(
     noisy = [objective.noisy(latent, n, level) for n, level in zip(noises, levels, strict=True)]
     predicted = predict(noisy, levels, [text] * len(batch))
     targets = [objective.target(latent, n, level) for n, level in zip(noises, levels, strict=True)]
-    return flow.sample_losses(predicted, targets).tolist()
+    cells = [] if example.weights is None else [to_device(example.weights, device)] * len(batch)
+    return flow.sample_losses(predicted, targets, cells).tolist()

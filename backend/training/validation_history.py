@@ -1,7 +1,7 @@
 """Keeps what each validation of a run measured, and computes from it the best step, waiting without gain, overfitting.
 
-All of it is a function of the validations up to a step. A resumed run reads them from its events, and goes on as if it
-had not stopped.
+All of it is a function of the validations up to a step. A resumed run reads them from its events, and continues as if
+it had not stopped.
 """
 
 from __future__ import annotations

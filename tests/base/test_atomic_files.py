@@ -151,7 +151,7 @@ def test_other_errors_of_the_body_pass_as_they_are(tmp_path):
 
 
 def test_a_file_too_large_for_the_disk_is_named(tmp_path):
-    said = python(
+    output = python(
         "import resource, signal, sys\n"
         "from backend.base.files import write_atomic\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -160,7 +160,7 @@ def test_a_file_too_large_for_the_disk_is_named(tmp_path):
         "except OSError as error: print(type(error).__name__, error)\n",
         tmp_path / "big",
     ).stdout
-    assert said.startswith("WriteFailed") and "can't hold a file of this size" in said
+    assert output.startswith("WriteFailed") and "can't hold a file of this size" in output
     assert names(tmp_path) == []
 
 

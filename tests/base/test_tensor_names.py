@@ -57,8 +57,8 @@ WANTED = list(Model().state_dict())
     ],
 )
 def test_spellings(dirty: str, clean: str) -> None:
-    found = clean_key(dirty)
-    assert found == clean and is_clean([found])
+    cleaned_key = clean_key(dirty)
+    assert cleaned_key == clean and is_clean([cleaned_key])
 
 
 def ways(folder: Path) -> dict[str, dict]:
@@ -86,8 +86,8 @@ def ways(folder: Path) -> dict[str, dict]:
 
 
 def test_files_made_by_each_way_of_compiling(tmp_path: Path) -> None:
-    found = ways(tmp_path)
-    for name, state in found.items():
+    names = ways(tmp_path)
+    for name, state in names.items():
         file = tmp_path / f"{name}.safetensors"
         save_file({key: value.contiguous().clone() for key, value in state.items()}, file)
         loaded = clean_keys(load_file(file))

@@ -11,23 +11,20 @@ import pytest
 import torch
 
 from backend.bench import __main__ as bench
-from backend.bench import report, work
-from backend.bench.groups import groups
+from backend.bench import profile, report, work
 from backend.bench.processes import Worker
 from backend.bench.random_part import RandomPart
-from backend.bench.record import COLUMNS, Record, read_losses
+from backend.bench.record import Record, read_losses
 from backend.bench.sizes import SIZES
 from backend.bench.step import Step
 from backend.bench.table import render
-from backend.bench.variants import OPTIONS, VARIANTS, Spec
+from backend.bench.variants import VARIANTS, Spec
 from backend.bench.work import Stream, buckets_of, build
 from backend.bench.worker import _notes, answer_of, measure
 from backend.compile.cuda_graphs.recording import record
 from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import Telemetry
 from backend.families.table import FAMILIES
-from backend.lora.fused_layers import is_fused
-from backend.memory.activation_offload import ActivationOffload
 from backend.memory.allocators import use_expandable_segments
 from backend.models.common.load_options import LoadOptions
 from backend.shapes.shape_runtime import ShapeRuntime
@@ -74,15 +71,18 @@ def test_tiny_bench_measures_records_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: None
 ) -> None:
     """Eager and static on the same stream: equal losses, 2 planned graphs, 0 recompiles over 9 buckets, no break."""
-    said: list[str] = []
-    command = [*TINY, "--variants", "eager,static:sdpa,static:varlen", "--out", str(tmp_path)]
-    assert bench.main(command, said.append) == 0
+    lines: list[str] = []
+    command = [*TINY, "--variants", "eager,static:sdpa,static:varlen", "--out", str(tmp_path), "--profile", "--rank=3"]
+    assert bench.main(command, lines.append) == 0
     with (tmp_path / "tiny-compile" / "results.csv").open() as file:
         rows = {row["variant"]: row for row in csv.DictReader(file)}
     eager, static, refused = rows["eager"], rows["static:sdpa"], rows["static:varlen"]
     assert eager["ok"] == static["ok"] == "1" and float(static["loss"]) == pytest.approx(float(eager["loss"]), rel=1e-4)
     assert (static["graphs"], static["recompiles"], static["breaks"], eager["graphs"]) == ("2", "0", "0", "0")
     assert static["buckets"] == "9" and float(static["compile_s"]) > 0 and eager["compile_s"] == "0"
+    parts = profile.read(eager["profile_ms"])
+    assert list(parts) == list(profile.GROUPS) and all(parts[name] > 0 for name in profile.GROUPS[:6]), parts
+    assert profile.read(static["compile_parts"])["tracing"] > 0 and "| ms of a step | attention |" in lines[-1]
     assert refused["ok"] == "0" and "varlen attention needs an NVIDIA GPU" in refused["error"]
     with (tmp_path / "tiny-compile" / "losses.csv").open() as file:
         assert sum(row["variant"] == "eager" for row in csv.DictReader(file)) == 11
@@ -91,14 +91,15 @@ def test_tiny_bench_measures_records_and_goes_on(
 
     monkeypatch.setattr(bench, "run_worker", lambda spec, timeout: pytest.fail("measured again"))
     monkeypatch.setattr(bench._Clock, "fits", lambda self, spec: spec.variant != "static:varlen")
-    assert bench.main(command, said.append) == 0
-    assert "no time left for static:varlen" in "".join(said)
+    assert bench.main(command, lines.append) == 0
+    assert "no time left for static:varlen" in "".join(lines)
 
 
-def test_swap_is_measured_beside_its_limit_and_changes_no_loss(tmp_path: Path) -> None:
-    """Two of two blocks, quantised; what a step waited is a part of the step."""
+@pytest.mark.parametrize("how", [{"base_quantization": "int8"}, {"full": "adamw"}], ids=["LoRA", "full"])
+def test_swap_is_measured_beside_its_limit_and_changes_no_loss(how: dict[str, str], tmp_path: Path) -> None:
+    """All blocks, of a quantised base or trained themselves; what a step waited is a part of the step."""
     spec = Spec("static:sdpa", size="tiny", steps=2, backend="eager", layers=(2, 2), cache_dir=str(tmp_path / "c"))
-    spec = replace(spec, base_quantization="int8")
+    spec = replace(spec, **how)
     rows = []
     for each in (spec, replace(spec, swap=4)):
         torch._dynamo.reset()
@@ -117,11 +118,17 @@ def test_families_make_the_planned_graphs_and_eagers_loss(size: str, classes: in
         torch._dynamo.reset()
         spec = Spec(name, size=size, steps=1, backend="eager", checkpointing=name == "dynamic", captions=captions)
         rows[name] = measure(replace(spec, cache_dir=str(tmp_path / "c")))
-    found = {name: [row[k] for k in ("graphs", "planned_graphs", "recompiles", "breaks")] for name, row in rows.items()}
+    figures = {
+        name: [row[k] for k in ("graphs", "planned_graphs", "recompiles", "breaks")] for name, row in rows.items()
+    }
     # FLUX's texts of 16 places are the smallest bucket; Qwen-Image's are longer and come in both.
     buckets = 2 if size.startswith("tiny-qwen") else 1
     static = classes * buckets
-    assert found == {"eager": [0, 0, 0, 0], "dynamic": [classes, classes, 0, 0], "static:sdpa": [static, static, 0, 0]}
+    assert figures == {
+        "eager": [0, 0, 0, 0],
+        "dynamic": [classes, classes, 0, 0],
+        "static:sdpa": [static, static, 0, 0],
+    }
     assert all(row["losses"] == pytest.approx(rows["eager"]["losses"], rel=1e-4) for row in rows.values())
 
 
@@ -147,9 +154,9 @@ def test_rows_are_as_the_family_trains() -> None:
 
 
 def test_shape_modes_a_family_lacks_are_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = bench._parser().parse_args(["--size", "sdxl", "--variants", "eager,static:sdpa,static:fa4,exact"])
-    assert [spec.variant for spec in bench.specs_of(given)] == ["eager", "exact"] * 2
-    (line,) = bench.left_out(given)
+    options = bench._parser().parse_args(["--size", "sdxl", "--variants", "eager,static:sdpa,static:fa4,exact"])
+    assert [spec.variant for spec in bench.specs_of(options)] == ["eager", "exact"] * 2
+    (line,) = bench.left_out(options)
     assert "SDXL has no shape mode static: its convolutions" in line
     record = Record.open(tmp_path / "benchmarks" / "sdxl-compile", "compile", [], "abc")
     record.add(Spec("eager", size="sdxl"), 0, answer(0.2, planned_graphs=2))
@@ -184,8 +191,8 @@ def test_a_row_says_what_kept_the_planned_graphs_from_serving() -> None:
     for tokens in (8, 12):
         stack(torch.randn(1, tokens, 8, requires_grad=True))
     telemetry.stop()
-    said = _notes(None, telemetry, 1)
-    assert said.startswith("first: ") and "expected 8, actual 12" in said
+    notes = _notes(None, telemetry, 1)
+    assert notes.startswith("first: ") and "expected 8, actual 12" in notes
     assert _notes(None, telemetry, 2) == _notes(None, telemetry, None) == ""
 
 
@@ -204,22 +211,6 @@ def test_buckets_are_the_seeds_seventeen() -> None:
     assert len(exact) <= 2
 
 
-def test_protocol_of_seed000_has_its_settings() -> None:
-    given = bench._parser().parse_args(["--protocol", "seed000", "--size", "flux"])
-    specs = bench.specs_of(given)
-    assert [spec.variant for spec in specs][:4] == ["eager", "fallback", "static:flash2", "static:fa4"]
-    assert {(s.rank, s.learning_rate, s.batch, s.seed, s.checkpointing) for s in specs} == {(32, 5e-5, 2, 42, True)}
-    assert all(spec.steps + 17 == 182 and spec.validate for spec in specs)
-    rows = [dict.fromkeys(COLUMNS, "") | {"variant": s.variant, "ok": "1", "total_s": "671"} for s in specs]
-    table = render(rows, "seed000")
-    assert "| total time | 11:11 |" in table and "compile, static tokens, FlashAttention 4" in table
-    given = bench._parser().parse_args(["--protocol", "seed000", "--variants", "eager, static:flash2"])
-    assert bench.specs_of(given) == [specs[0], specs[2]]
-    given.variants = "dynamic"
-    with pytest.raises(ValueError, match="--variants has dynamic; the protocol seed000 has eager, fallback"):
-        bench.specs_of(given)
-
-
 def test_a_command_measures_here_and_never_shows_a_published_record_as_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,13 +226,13 @@ def test_a_command_measures_here_and_never_shows_a_published_record_as_its_own(
     assert not bench.OUT.is_relative_to(bench.ROOT / "docs")
     assert bench._parser().parse_args([]).out == bench.OUT
     monkeypatch.setattr(bench, "OUT", tmp_path / "bench")
-    said: list[str] = []
+    lines: list[str] = []
     command = ["--repeats", "1", "--variants", "eager", "--checkpointing", "on", "--commit", "abc"]
-    assert bench.main(command, said.append) == 0 and len(asked) == 1
-    assert f"Record {tmp_path / 'bench' / 'flux-compile'}, this card, torch {torch.__version__}.\n" in said
-    said.clear()
-    assert bench.main(command, said.append) == 0 and len(asked) == 1
-    assert "Nothing was measured now" in "".join(said)
+    assert bench.main(command, lines.append) == 0 and len(asked) == 1
+    assert f"Record {tmp_path / 'bench' / 'flux-compile'}, this card, torch {torch.__version__}.\n" in lines
+    lines.clear()
+    assert bench.main(command, lines.append) == 0 and len(asked) == 1
+    assert "Nothing was measured now" in "".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -252,51 +243,6 @@ def test_wrong_names_are_refused(command: list[str], words: str, capsys: pytest.
     with pytest.raises(SystemExit):
         bench.main(command)
     assert words in capsys.readouterr().err
-
-
-def test_every_option_is_a_flag_a_column_and_tells_rows_apart(tmp_path: Path) -> None:
-    """So that a row measured with another option is never taken for one that is there already."""
-    record = Record.open(tmp_path / "r", "compile", [])
-    record.add(Spec("eager"), 0, answer(0.2))
-    other = {"layers": (2, 2), "captions": (64, 128), "memory_budget": 0.5, "lora_dtype": "bf16", "autocast": False}
-    flags = ["--layers", "2,2", "--captions", "64,128", "--memory-budget", "0.5", "--lora-dtype", "bf16"]
-    flags += ["--autocast", "off", "--fused-lora", "--rank", "8", "--batch", "2", "--steps", "200", "--seed", "1"]
-    flags += ["--learning-rate", "0.001", "--backend", "eager", "--compile-mode", "max-autotune-no-cudagraphs"]
-    flags += ["--swap", "2", "--swap-ring", "3", "--disable-linear", "on", "--cuda-graphs"]
-    flags += ["--base-quantization", "fp8", "--base-compute", "int8"]
-    given = bench.specs_of(bench._parser().parse_args([*flags, "--variants", "eager", "--checkpointing", "on"]))[0]
-    # which models of pictures refuse
-    given = replace(given, clips="832x480x49")
-    assert all(getattr(given, name) == value for name, value in other.items())
-    for name in OPTIONS:
-        changed = replace(Spec("eager"), **{name: getattr(given, name)})
-        assert getattr(given, name) != OPTIONS[name].default, name
-        assert record.has(Spec("eager"), 0) and not record.has(changed, 0), name
-        record.add(changed, 0, answer(0.1))
-        assert record.has(changed, 0), name
-    assert len(groups(record.rows)) == 1 + len(OPTIONS) == len(groups(Record.open(tmp_path / "r", "compile", []).rows))
-    named = {group.name() for group in groups(record.rows)}
-    assert {"eager", "eager (captions 64, 128)", "eager (memory budget 0.5)", "eager (layers 2, 2)"} <= named
-    usual = bench._parser().parse_args(["--layers", "4,8", "--variants", "eager", "--checkpointing", "on"])
-    assert bench.specs_of(usual) == [Spec("eager")]
-
-
-def test_kinds_of_checkpointing_and_fused_lora_reach_the_work() -> None:
-    given = bench._parser().parse_args(
-        ["--size", "tiny", "--variants", "eager", "--checkpointing", "on,off,offload, selective", "--fused-lora"]
-    )
-    specs = bench.specs_of(given)
-    assert [(s.checkpointing, s.checkpointing_kind) for s in specs] == [
-        (True, ""),
-        (False, ""),
-        (True, "offload"),
-        (True, "selective"),
-    ]
-    model, lora = build(specs[2], torch.device("cpu"))
-    assert isinstance(model._gradient_checkpointing_func, ActivationOffload)
-    assert all(is_fused(layer) for layer in lora.layers.values())
-    rows = [dict.fromkeys(COLUMNS, "") | {"checkpointing_kind": s.checkpointing_kind} for s in specs]
-    assert len(groups(rows)) == 3 and groups(rows)[1].settings() == "checkpointing offload"
 
 
 @pytest.mark.parametrize(
@@ -314,8 +260,8 @@ def test_each_family_takes_a_step_on_its_own_objective(size: str) -> None:
 
 
 def test_whole_model_is_left_out_under_checkpointing() -> None:
-    given = bench._parser().parse_args(["--variants", "eager,whole"])
-    assert [(s.variant, s.checkpointing) for s in bench.specs_of(given)] == [
+    options = bench._parser().parse_args(["--variants", "eager,whole"])
+    assert [(s.variant, s.checkpointing) for s in bench.specs_of(options)] == [
         ("eager", True),
         ("eager", False),
         ("whole", False),
@@ -325,16 +271,16 @@ def test_whole_model_is_left_out_under_checkpointing() -> None:
 
 def test_caches_are_filled_and_warm_starts_measured(tmp_path: Path, in_process: None) -> None:
     """Filling records nothing; a warm row is no cold one; a record of losses holds them."""
-    said: list[str] = []
+    lines: list[str] = []
     command = [*TINY, "--variants", "static:sdpa", "--out", str(tmp_path)]
-    assert bench.main([*command, "--warm"], said.append) == 1 and "--fill first" in "".join(said)
-    assert bench.main([*command, "--fill"], said.append) == 0
+    assert bench.main([*command, "--warm"], lines.append) == 1 and "--fill first" in "".join(lines)
+    assert bench.main([*command, "--fill"], lines.append) == 0
     assert not Record.open(tmp_path / "tiny-compile", "compile", []).rows
     assert any(folder.name.startswith("static-sdpa") for folder in (tmp_path / "c" / "mtb-tiny-compile").iterdir())
-    assert bench.main([*command, "--warm"], said.append) == 0
+    assert bench.main([*command, "--warm"], lines.append) == 0
     (row,) = Record.open(tmp_path / "tiny-compile", "compile", []).rows
     assert (row["ok"], row["cold"], row["repeat"]) == ("1", "0", "1")
-    assert bench.main([*TINY, "--variants", "eager", "--out", str(tmp_path), "--losses"], said.append) == 0
+    assert bench.main([*TINY, "--variants", "eager", "--out", str(tmp_path), "--losses"], lines.append) == 0
     assert {row["variant"] for row in read_losses(tmp_path / "tiny-loss")} == {"eager"}
 
 
@@ -344,9 +290,9 @@ def test_processes_get_ready_side_by_side_and_are_timed_one_by_one(
 ) -> None:
     """The same losses as alone, a time a step but none of the compile; one that can't start does not hold the rest."""
     monkeypatch.setenv("MONOTILE_BENCH_CACHE", str(tmp_path / "c"))
-    said: list[str] = []
+    lines: list[str] = []
     command = [*TINY, "--variants", "static:varlen,static:sdpa", "--out", str(tmp_path), "--together", "2"]
-    assert bench.main([*command, "--backend", "aot_eager"], said.append) == 0
+    assert bench.main([*command, "--backend", "aot_eager"], lines.append) == 0
     rows = {row["variant"]: row for row in Record.open(tmp_path / "tiny-compile", "compile", []).rows}
     static, refused = rows["static:sdpa"], rows["static:varlen"]
     (alone,) = bench.specs_of(bench._parser().parse_args([*TINY, "--variants", "eager"]))

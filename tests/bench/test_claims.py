@@ -18,14 +18,14 @@ RECORDS = ROOT / "docs" / "benchmarks"
 
 def row_of(record: str, variant: str, checkpointing: bool = False, **settings: str) -> Group:
     """The one group of a record with these settings, and none but default ones beside them."""
-    found = [
+    rows = [
         group
         for group in groups(read_rows(RECORDS / record))
         if (group.variant, group.checkpointing) == (variant, checkpointing)
         and all(group.rows[0][name] == value for name, value in settings.items())
     ]
-    assert len(found) == 1, (record, variant, settings, [group.name() for group in found])
-    return found[0]
+    assert len(rows) == 1, (record, variant, settings, [group.name() for group in rows])
+    return rows[0]
 
 
 def ms(record: str, variant: str, checkpointing: bool = False, digits: int = 0, **settings: str) -> str:
@@ -48,50 +48,50 @@ def graphs(record: str, variant: str, checkpointing: bool = False, **settings: s
 
 def width_of_flux() -> dict[str, str]:
     """Steps of 4 + 8 blocks."""
-    found = {}
+    figures = {}
     for name, variant in (("eager", "eager"), ("sdpa", "static:sdpa"), ("fa4", "static:fa4")):
-        found[name] = ms("flux-compile", variant)
-        found[f"{name}_checkpointed"] = ms("flux-compile", variant, True, checkpointing_kind="auto")
-        found[f"{name}_slow"] = ms("flux-variants", variant)
+        figures[name] = ms("flux-compile", variant)
+        figures[f"{name}_checkpointed"] = ms("flux-compile", variant, True, checkpointing_kind="auto")
+        figures[f"{name}_slow"] = ms("flux-variants", variant)
     for kind in ("bf16", "fp8", "int8"):
-        found[kind] = ms("flux-8bit", "static:fa4", True, base_compute=kind)
+        figures[kind] = ms("flux-8bit", "static:fa4", True, base_compute=kind)
     for each in ("off", "on"):
-        found[f"linear_{each}"] = ms("flux-linear", "static:sdpa", True, disable_linear=each)
-        found[f"linear_{each}_graphs"] = graphs("flux-linear", "static:sdpa", True, disable_linear=each)
+        figures[f"linear_{each}"] = ms("flux-linear", "static:sdpa", True, disable_linear=each)
+        figures[f"linear_{each}_graphs"] = graphs("flux-linear", "static:sdpa", True, disable_linear=each)
     for budget in ("0", "0.1"):
-        found[f"budget_{budget[-1]}_gb"] = gb("flux-budget", "static:fa4", memory_budget=budget)
-    found["fa4_gb"] = gb("flux-compile", "static:fa4")
+        figures[f"budget_{budget[-1]}_gb"] = gb("flux-budget", "static:fa4", memory_budget=budget)
+    figures["fa4_gb"] = gb("flux-compile", "static:fa4")
     for record in ("flux-launch", "flux-launch-cpp"):
-        found[record.replace("-", "_")] = ms(record, "static:fa4", digits=1)
-    return found
+        figures[record.replace("-", "_")] = ms(record, "static:fa4", digits=1)
+    return figures
 
 
 def whole_models() -> dict[str, str]:
     """FLUX at its full depth, and SDXL."""
-    found = {}
+    figures = {}
     for name, record, settings in (
         ("whole", "flux-whole-memory", {"swap": "0"}),
         ("whole_auto", "flux-whole-auto", {"swap": "0"}),
         ("least", "flux-whole-memory", {"swap": "48", "base_quantization": "fp8"}),
     ):
-        found[name] = ms(record, "static:sdpa", True, **settings)
-        found[f"{name}_gb"] = gb(record, "static:sdpa", True, digits=1 if name == "least" else 0, **settings)
+        figures[name] = ms(record, "static:sdpa", True, **settings)
+        figures[f"{name}_gb"] = gb(record, "static:sdpa", True, digits=1 if name == "least" else 0, **settings)
     for name, variant, recorded in (
         ("eager", "eager", "0"),
         ("compiled", "dynamic", "0"),
         ("recorded", "dynamic", "1"),
     ):
-        found[f"sdxl_{name}"] = ms("sdxl-graphs", variant, cuda_graphs=recorded)
-        found[f"sdxl_{name}_gb"] = gb("sdxl-graphs", variant, digits=0, cuda_graphs=recorded)
-    return found
+        figures[f"sdxl_{name}"] = ms("sdxl-graphs", variant, cuda_graphs=recorded)
+        figures[f"sdxl_{name}_gb"] = gb("sdxl-graphs", variant, digits=0, cuda_graphs=recorded)
+    return figures
 
 
 def clips() -> dict[str, str]:
     """Wan 14B's width, at 832x480 px and 81 frames."""
-    found = {}
+    figures = {}
     for name, variant in (("wan_eager", "eager"), ("wan_sdpa", "static:sdpa"), ("wan_fa4", "static:fa4")):
-        found[name] = f"{sizes_of(row_of('wan', variant, True), 'bucket_ms')['832x480x81']:,.0f}"
-    return found
+        figures[name] = f"{sizes_of(row_of('wan', variant, True), 'bucket_ms')['832x480x81']:,.0f}"
+    return figures
 
 
 CLAIMS = {
@@ -110,7 +110,6 @@ CLAIMS = {
     "docs/settings.md": (
         "a step took {linear_off} ms with off ({linear_off_graphs} graphs) and {linear_on} ms with on "
         "({linear_on_graphs} graphs",
-        "bf16 {bf16} ms, fp8 {fp8}, int8 {int8})",
         "0.1 lowered {fa4_gb} GB to {budget_1_gb} GB for a fifth more time, and 0 to {budget_0_gb} GB",
     ),
     "docs/tried.md": (
@@ -133,23 +132,23 @@ def presets() -> dict[str, str]:
     """Preset -> what the table tells of its speed."""
     text = (ROOT / "presets" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \|.*\| ([^|]+) \|$", text, re.MULTILINE)
-    return {name: told for name, told in rows if told != "not yet measured"}
+    return {name: row for name, row in rows if row != "not yet measured"}
 
 
 def test_presets_tell_the_speed_of_what_they_ship() -> None:
     """Or name the setting that was another one when it was measured."""
     measured = {"flux-8gb": "flux-whole-memory", "flux-48gb": "flux-whole-auto"}
-    told = presets()
-    assert told.keys() == {"demo", *measured}
+    rates = presets()
+    assert rates.keys() == {"demo", *measured}
     for name, record in measured.items():
         cfg = load(ROOT / "presets" / f"{name}.toml").partial
         assert isinstance(cfg, Config)
         memory = {"swap": str(cfg.memory.blocks_to_swap), "base_quantization": cfg.memory.base_quantization}
         row = row_of(record, "static:sdpa", cfg.training.gradient_checkpointing, **memory)
-        assert told[name].startswith(f"{row.median('s_per_step'):.2f} on an H100, random weights")
+        assert rates[name].startswith(f"{row.median('s_per_step'):.2f} on an H100, random weights")
         assert row.rows[0]["rank"] == str(cfg.network.network_dim)
         kind = row.rows[0]["checkpointing_kind"] or "block"
-        assert (kind == cfg.memory.checkpointing_kind) or f'`checkpointing_kind = "{kind}"`' in told[name]
+        assert (kind == cfg.memory.checkpointing_kind) or f'`checkpointing_kind = "{kind}"`' in rates[name]
 
 
 def test_every_estimate_of_a_rehearsal_is_within_what_the_pages_say() -> None:

@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from backend.bench import __main__ as bench
+from backend.bench.clip_table import read_sizes
 from backend.bench.clips import exact_clips, parse_clips, static_counts
-from backend.bench.record import Record
+from backend.bench.estimate import step_bytes
+from backend.bench.record import Record, read_rows
 from backend.bench.rehearsal.clips import draw_clips
 from backend.bench.step import Step
 from backend.bench.table import render
-from backend.bench.variants import VIDEO, Spec
-from backend.bench.work import Stream, build
+from backend.bench.variants import VIDEO, Spec, variant
+from backend.bench.work import Stream, build, frozen_shapes
 from backend.bench.worker import _by_bucket, measure
 from backend.families.spec import Geometry
 from backend.shapes.shape_runtime import ShapeRuntime
@@ -127,8 +129,8 @@ def test_sizes_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit):
             bench.main(command)
         assert text in capsys.readouterr().err
-    given = bench._parser().parse_args(["--size", "wan", "--checkpointing", "on"])
-    assert [(spec.variant, spec.steps) for spec in bench.specs_of(given)] == [(name, 6) for name in VIDEO]
+    options = bench._parser().parse_args(["--size", "wan", "--checkpointing", "on"])
+    assert [(spec.variant, spec.steps) for spec in bench.specs_of(options)] == [(name, 6) for name in VIDEO]
 
 
 def test_drawn_clips_are_files_that_a_player_opens(tmp_path: Path) -> None:
@@ -139,3 +141,23 @@ def test_drawn_clips_are_files_that_a_player_opens(tmp_path: Path) -> None:
         assert stream.average_rate == 16 and len(frames) == 12 and frames[0].shape == (48, 64, 3)
     assert abs(frames[0].astype(int) - frames[5]).mean() > 1
     assert (tmp_path / "clip_001.txt").read_text().endswith("number 1")
+
+
+def test_the_estimate_beside_a_peak_is_that_of_runs(tmp_path: Path) -> None:
+    """Within 15 % of what was measured of Wan 14B's width on an H200, and beside it in the table."""
+    measured = 0
+    for name in ("wan", "wan-buckets"):
+        for row in read_rows(bench.ROOT / "docs" / "benchmarks" / name):
+            spec = Spec(row["variant"], size=row["size"], clips=row["clips"], checkpointing=row["checkpointing"] == "1")
+            estimated = step_bytes(spec, variant(spec.variant), frozen_shapes(spec, torch.device("cpu")))
+            for clip, peak in read_sizes(row, "bucket_peak_gb").items():
+                assert estimated[parse_clips(clip)[0]] / 1e9 == pytest.approx(peak, rel=0.15), (spec.variant, clip)
+                measured += 1
+    assert measured == 14
+    kept = replace(spec, checkpointing_kind="attention")
+    more = step_bytes(kept, variant(kept.variant), frozen_shapes(kept, torch.device("cpu")))
+    assert all(more[clip] > each for clip, each in estimated.items())
+    record = Record.open(tmp_path / "wan-compile", "compile", [])
+    row = {"bucket_ms": ["8x8x5=1000"], "bucket_peak_gb": ["8x8x5=10"], "bucket_estimated_gb": ["8x8x5=11"]}
+    record.add(Spec("static:sdpa", size="wan"), 0, answer(1.0, **row))
+    assert "10.0 GB (estimated 11.0, +10 %)" in render(record.rows, "compile")

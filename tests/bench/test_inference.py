@@ -12,7 +12,7 @@ from backend.bench import __main__ as bench
 from backend.bench.inference import __main__ as inference
 from backend.bench.inference import worker
 from backend.bench.inference.scenes import SCENES
-from backend.bench.inference.table import FILE, add_row, failures, read_rows, table
+from backend.bench.inference.table import FILE, add_row, bars, failures, read_rows, table
 from backend.config.packages import load_problem
 
 SMALL = ["--width", "64", "--height", "64", "--steps", "2", "--pictures", "2", "--commit", "abc"]
@@ -20,14 +20,14 @@ SMALL += ["--setting", "compile.compile_backend=eager", "--setting", "model.text
 
 
 def test_scenes_are_measured_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     run, jobs = inference._run, []
 
-    def here(job: dict[str, Any]) -> dict[str, Any]:
+    def here(job: dict[str, Any], longest_s: float) -> dict[str, Any]:
         """The first in a process of its own, the others in this one."""
         jobs.append(job)
         if len(jobs) == 1:
-            return run(job)
+            return run(job, longest_s)
         torch._dynamo.reset()
         try:
             return {"ok": True, "row": worker.measure(job), "process_s": 0.0}
@@ -36,10 +36,11 @@ def test_scenes_are_measured_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(inference, "_run", here)
     line = ["--inference", "tiny-flux", "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out"), *SMALL]
-    scenes = ["--scenes", "whole,nf4-offload", "--starts", "eager,cold"]
-    assert bench.main([*line, *scenes], said.append) == 0, said
+    scenes = ["--scenes", "whole,nf4-offload,swaps", "--starts", "eager,cold"]
+    assert bench.main([*line, *scenes], lines.append) == 0, lines
     rows = {(row["scene"], row["start"]): row for row in read_rows(tmp_path / "out" / "tiny-flux")}
-    assert list(rows) == [("whole", "cold"), ("nf4-offload", "eager"), ("nf4-offload", "cold")]
+    order = [("swaps", "cold"), ("whole", "cold"), ("nf4-offload", "cold"), ("nf4-offload", "eager")]
+    assert list(rows) == order
     nf4 = load_problem("bitsandbytes")
     for (name, start), row in rows.items():
         if nf4 and "nf4" in name:
@@ -50,8 +51,11 @@ def test_scenes_are_measured_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest
         assert row["compiled"] == ("off" if start == "eager" else "compiled"), (name, start)
         assert row["recompiles"] == "0" and row["breaks"] == "0" and row["commit"] == "abc"
     assert rows["whole", "cold"]["graphs"] == "1"
+    swaps = rows["swaps", "cold"]
+    assert swaps["same"] == "1" and float(swaps["swap_s"]) > 0 and rows["whole", "cold"]["swap_s"] == ""
+    assert "LoRAs in turn: 0 recompiles" in lines[-1]
     assert nf4 or rows["nf4-offload", "cold"]["graphs"] == "2"
-    assert "| Compiled as a whole |" in said[-1] and FILE in said[-1]
+    assert "| Compiled as a whole |" in lines[-1] and FILE in lines[-1]
     # the settings of every scene are some that a preview can have
     for name, scene in SCENES.items():
         cfg = worker.settings_of({**jobs[0], "settings": scene.settings("warm")})
@@ -59,10 +63,14 @@ def test_scenes_are_measured_on_a_tiny_model(tmp_path: Path, monkeypatch: pytest
     # what is recorded is not measured again
     count = len(jobs)
     again = ["--scenes", "whole", "--starts", "cold"]
-    assert bench.main([*line, *again], said.append) == 0 and len(jobs) == count
+    assert bench.main([*line, *again], lines.append) == 0 and len(jobs) == count
+    # nor is anything begun without time
+    late = ["--scenes", "regional", "--budget-s", "1"]
+    assert bench.main([*line, *late], lines.append) == 1 and len(jobs) == count
+    assert "no time left for regional eager, regional cold, regional warm" in "".join(lines)
     # but for pictures of another size, whose rows are no part of this table
     read = inference._parser().parse_args(["--size", "tiny-flux", *line[2:], "--height", "128"])
-    assert inference._missing(read, "whole", ["cold"], tmp_path / "out" / "tiny-flux") == ["cold"]
+    assert inference._missing(read, ["whole"], ["cold"], tmp_path / "out" / "tiny-flux") == [("whole", "cold")]
     assert not inference._comparable(read, tmp_path / "out" / "tiny-flux")
 
 
@@ -72,8 +80,6 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--scenes names x; there are regional" in capsys.readouterr().err
     assert inference.main(["--size", "tiny-flux", "--starts", "eager,warm", *line]) == inference.WRONG_INPUT
     assert "write --starts cold,warm" in capsys.readouterr().err
-    assert inference.main(["--size", "tiny-wan", *line]) == inference.WRONG_INPUT
-    assert "model of clips" in capsys.readouterr().err
 
 
 def test_the_table_compares_compiled_with_eager(tmp_path: Path) -> None:
@@ -93,3 +99,19 @@ def test_the_table_compares_compiled_with_eager(tmp_path: Path) -> None:
         "| NF4 | - | - | - | - | - | - | - |",
     ]
     assert failures(rows) == ["nf4, eager: no room"]
+    assert bars(rows)[:2] == [
+        "compiled / eager: 1.50 times as fast (bar: 1.5)",
+        "whole model / block by block: 6.7 times the compile time (bar: 6)",
+    ]
+
+
+def test_a_row_that_had_no_end_counts_where_no_more_time_is_given(tmp_path: Path) -> None:
+    line = ["--size", "tiny-flux", "--work", str(tmp_path), "--longest-s"]
+    # the rows of before have no column of frames
+    like = inference._likeness(inference._parser().parse_args([*line, "1"]))
+    add_row(tmp_path, {"scene": "whole", "start": "cold", "error": "no end within 90 s", "process_s": 90.0, **like})
+    for seconds, missing in (("90", []), ("91", [("whole", "cold")])):
+        read = inference._parser().parse_args([*line, seconds])
+        assert inference._missing(read, ["whole"], ["cold"], tmp_path) == missing
+    add_row(tmp_path, {"scene": "regional", "start": "cold", "ok": True, "process_s": 40.0, "compile_s": 10.0})
+    assert "not compiled by 6.0 times" in bars(read_rows(tmp_path))[0]

@@ -39,14 +39,14 @@ from tests.tiny.qwen_image import text_encoder
 
 def test_a_rehearsal_trains_saves_samples_stops_and_resumes(tmp_path: Path) -> None:
     """One real run through the launcher's command, on a model that an earlier rehearsal left."""
-    work, out, said = tmp_path / "work", tmp_path / "out", []
+    work, out, lines = tmp_path / "work", tmp_path / "out", []
     claim(work)
     write_base_model(SIZES["tiny-flux"], work / "tiny-flux-3-blocks", 3)
     line = ["--rehearse", "tiny-flux", "--blocks", "3", "--steps", "4", "--pictures", "3", "--commit", "abc"]
     line += ["--setting", "compile.compile=false", "--work", str(work), "--out", str(out)]
-    assert bench.main(line, said.append) == 0, said
+    assert bench.main(line, lines.append) == 0, lines
     (row,) = report.read_rows(out)
-    assert row["base_model_s"] is None and "from before" in "".join(said)
+    assert row["base_model_s"] is None and "from before" in "".join(lines)
     assert row["error"] == "" and row["blocks"] == 3 and row["device"] == "CPU" and row["commit"] == "abc"
     assert {"start", "scan", "cache_latents", "cache_text", "load", "train", "save", "sample"} <= row["phases_s"].keys()
     assert row["steps"] >= 4 and row["resumed_from"] == row["steps"] and row["resume_first_step_s"] > 0
@@ -55,22 +55,34 @@ def test_a_rehearsal_trains_saves_samples_stops_and_resumes(tmp_path: Path) -> N
         "python launcher.py bench --rehearse tiny-flux --blocks 3 --steps 4 --pictures 3 "
         "--setting compile.compile=false --work WORK"
     )
-    assert "| tiny-flux, 3 blocks, 64 px | compile.compile=false |" in said[-2]
+    assert "| tiny-flux, 3 blocks, 64 px | compile.compile=false |" in lines[-2]
+
+
+def test_rows_of_full_fine_tuning_stand_beside_what_others_publish() -> None:
+    row = {"size": "flux", "resolution": 1024, "settings": [], "s_per_step": 1.5, "peak_allocated_gb": 19.5}
+    assert report.full_table([row]) == ""
+    names = ["training.kind=full", "training.full_weight_dtype=bf16", "optimizer.optimizer=adafactor"]
+    own = {**row, "settings": [*names, "optimizer.fused_backward=true", "memory.blocks_to_swap=22"]}
+    page = report.full_table([row, own])
+    assert "| Monotile | flux, full, 1024 px | bf16 | adafactor, fused | 22 | 1.5 | 19.5 | - | - | - |\n" in page
+    assert "| sd-scripts | FLUX.1 | bf16 | adafactor, fused | 28 | - | 12 | - | - | - |\n" in page
+    assert "flux, full, 1024 px" in report.table([own]) and "full" not in report.table([row])
 
 
 def test_a_video_model_is_rehearsed_from_clips_to_a_sample_that_plays(tmp_path: Path) -> None:
-    work, out, said = tmp_path / "work", tmp_path / "out", []
+    work, out, lines = tmp_path / "work", tmp_path / "out", []
     claim(work)
     write_base_model(SIZES["tiny-wan"], work / "tiny-wan")
     line = ["--rehearse", "tiny-wan", "--clip", "64x48x5", "--steps", "3", "--pictures", "2", "--commit", "abc"]
-    line += ["--setting", "compile.compile=false", "--work", str(work), "--out", str(out)]
-    assert bench.main(line, said.append) == 0, said
+    line += ["--once", "--setting", "compile.compile=false", "--work", str(work), "--out", str(out)]
+    assert bench.main(line, lines.append) == 0, lines
     (row,) = report.read_rows(out)
     assert row["clip"] == "64x48x5" and row["pictures"] == 2 and row["error"] == "" and row["steps"] >= 3
-    assert row["resumed_from"] == row["steps"] and row["phases_s"].keys() >= {"cache_latents", "train", "sample"}
-    assert "rehearse tiny-wan --clip 64x48x5 --steps 3 --pictures 2" in row["command"]
+    assert row["resumed_from"] is None and row["phases_s"].keys() >= {"cache_latents", "train", "sample", "save"}
+    assert "rehearse tiny-wan --clip 64x48x5 --steps 3 --pictures 2 --once" in row["command"]
     assert "| tiny-wan, 64x48x5 |" in report.phase_table([row])
     (run,) = list_runs(work / "runs")
+    assert len(run.checkpoints()) == 1 and not run.has_state()
     plan = next(event for event in read_events(run.events_path)[0] if event.kind == "plan")
     assert [(bucket["width"], bucket["height"], bucket["frames"]) for bucket in plan.buckets] == [(64, 48, 5)]
     (sample, *_) = (work / "runs").rglob("*.mp4")
@@ -129,8 +141,8 @@ def test_shards_hold_every_tensor_once_and_their_index_says_where(tmp_path: Path
     write_shards(tmp_path, "model", tensors, limit=130)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 5 * 64 and set(index["weight_map"]) == set(tensors)
-    found = [name for path in headers.weight_files(tmp_path, "model") for name in file_tensors(path)]
-    assert sorted(found) == sorted(tensors)
+    names = [name for path in headers.weight_files(tmp_path, "model") for name in file_tensors(path)]
+    assert sorted(names) == sorted(tensors)
     stored = file_tensors(tmp_path / index["weight_map"]["4.weight"])["4.weight"]
     assert torch.equal(stored.read(), tensors["4.weight"].read())
 
@@ -179,13 +191,13 @@ def test_figures_are_those_that_the_run_told() -> None:
     rows = _rows([30.0, 2.0, 1.0, 1.0, 9.0, 1.1, 1.2, 1.0, 1.1, 1.2], [20.0, 21, 21, 21, 25, 25, 25, 25, 25, 25])
     first = _process(0.0, events, rows)
     resumed = _process(200.0, [], _rows([3.0, 1.0], [1.0, 1.0], first=11, began=212.5))
-    told = figures(Trial(run=None, first=first, resumed=resumed, error=""))
+    row = figures(Trial(run=None, first=first, resumed=resumed, error=""))
     assert phases(first) == {"start": 3.0, "scan": 2.0, "train": 94.0, "save": 1.0}
-    assert told["device"] == "A GPU" and told["warm_up_steps"] == 5 and told["s_per_step"] == 1.1
-    assert (told["graphs"], told["planned_graphs"], told["compile_s"]) == (4, 4, 25.0)
+    assert row["device"] == "A GPU" and row["warm_up_steps"] == 5 and row["s_per_step"] == 1.1
+    assert (row["graphs"], row["planned_graphs"], row["compile_s"]) == (4, 4, 25.0)
     # the run says what its estimate is compared with: here it did not expect recordings
-    assert told["peak_allocated_gb"] == 12.0 and told["recordings_gb"] == 2.0 and told["estimate_percent"] == 110.0
-    assert told["resumed_from"] == 10 and told["resume_first_step_s"] == 12.5 and told["total_s"] == 300.0
+    assert row["peak_allocated_gb"] == 12.0 and row["recordings_gb"] == 2.0 and row["estimate_percent"] == 110.0
+    assert row["resumed_from"] == 10 and row["resume_first_step_s"] == 12.5 and row["total_s"] == 300.0
 
 
 def test_a_failure_is_told_in_the_runs_words_or_else_in_the_trainers(tmp_path: Path) -> None:
@@ -205,16 +217,16 @@ def test_too_few_steps_behind_the_last_compile_count_from_the_middle() -> None:
 
 
 def test_the_page_is_made_of_the_rows_alone(tmp_path: Path) -> None:
-    said: list[str] = []
-    assert report.main(["--check"], said.append) == 0, "".join(said)
-    assert report.main([], said.append, tmp_path) == 0
+    lines: list[str] = []
+    assert report.main(["--check"], lines.append) == 0, "".join(lines)
+    assert report.main([], lines.append, tmp_path) == 0
     assert "No rehearsal is recorded yet." in (tmp_path / "rehearsals.md").read_text()
     row = {"size": "flux", "blocks": 12, "resolution": 1024, "settings": ["a.b=1"], "s_per_step": 0.5, "graphs": 4}
     row |= {"planned_graphs": 4, "estimate_percent": 104.2, "command": "python x", "error": ""}
     report.add_row(tmp_path / "rehearsals", row)
     report.add_row(tmp_path / "rehearsals", row | {"error": "out of | memory", "note": "Run by hand."})
-    assert report.main(["--check"], said.append, tmp_path) == 1
-    assert report.main([], said.append, tmp_path) == 0
+    assert report.main(["--check"], lines.append, tmp_path) == 1
+    assert report.main([], lines.append, tmp_path) == 0
     page = (tmp_path / "rehearsals.md").read_text()
     assert "| flux, 12 blocks, 1024 px | a.b=1 | 0.5 |" in page and "| 4 / 4 |" in page and "104.2 %" in page
     assert "failed: out of \\| memory" in page and page.count("    python x\n") == 1

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from backend.bench import report
 from backend.bench.groups import groups
+from backend.bench.products_table import products_table
 from backend.bench.record import Record, read_losses
 from backend.bench.table import loss_table, render, shared
 from backend.bench.variants import Spec
@@ -22,20 +23,20 @@ def test_table_is_medians_with_cold_and_warm_apart(tmp_path: Path) -> None:
 def test_page_and_plot_come_from_the_rows_alone(tmp_path: Path) -> None:
     made_up(tmp_path / "benchmarks")
     (tmp_path / "benchmarks" / "notes.md").write_text("What paid.\n")
-    said: list[str] = []
-    assert report.main([], said.append, tmp_path) == 0 and len(said) == 2
+    lines: list[str] = []
+    assert report.main([], lines.append, tmp_path) == 0 and len(lines) == 2
     page = (tmp_path / "benchmarks.md").read_text()
     assert "What paid." in page and "python -m backend.bench --size flux" in page and "commit abc" in page
     assert "210.0 ms" in (tmp_path / "benchmarks" / "steps.svg").read_text()
-    assert report.main(["--check"], said.append, tmp_path) == 0
+    assert report.main(["--check"], lines.append, tmp_path) == 0
     record = Record.open(tmp_path / "benchmarks" / "flux-compile", "compile", [])
     record.add(Spec("dynamic"), 0, answer(0.15))
-    assert report.main(["--check"], said.append, tmp_path) == 1 and "is out of date" in said[-1]
+    assert report.main(["--check"], lines.append, tmp_path) == 1 and "is out of date" in lines[-1]
 
 
 def test_committed_page_is_what_the_committed_rows_give() -> None:
-    said: list[str] = []
-    assert report.main(["--check"], said.append) == 0, "".join(said) + "run: python -m backend.bench.report"
+    lines: list[str] = []
+    assert report.main(["--check"], lines.append) == 0, "".join(lines) + "run: python -m backend.bench.report"
 
 
 def test_what_all_rows_share_is_said_once(tmp_path: Path) -> None:
@@ -60,8 +61,8 @@ def test_losses_are_held_against_eager_and_against_their_own_noise(tmp_path: Pat
     losses = read_losses(record.folder)
     line = next(line for line in loss_table(losses).splitlines() if "static:sdpa" in line)
     assert [cell.strip() for cell in line.split("|")][5:8] == ["+0.189 %", "0.00200", "0.00010"]
-    said: list[str] = []
-    assert report.main([], said.append, tmp_path) == 0
+    lines: list[str] = []
+    assert report.main([], lines.append, tmp_path) == 0
     page = (tmp_path / "benchmarks.md").read_text()
     assert "benchmarks/loss/loss.svg" in page and "static:sdpa" in (record.folder / "loss.svg").read_text()
 
@@ -71,9 +72,9 @@ def test_swapped_rows_stand_beside_their_limit_and_the_unswapped_step(tmp_path: 
     record.add(Spec("static:sdpa"), 0, answer(0.5, peak_gb=27.0))
     record.add(Spec("static:sdpa", swap=9), 0, answer(0.6, swap_gb=14.0, h2d_gb_s=50.0, swap_limit_ms=280.0))
     record.add(Spec("static:sdpa", swap=9, base_quantization="fp8"), 0, answer(0.6, swap_gb=7.0))
-    told = [line for line in render(record.rows, "compile").splitlines() if line.startswith("| static:sdpa (")]
-    assert "| 14.0 | 50.0 | 280 | - | 600 | 1.20 |" in told[-2]
-    assert "| 7.0 | - | - | - | 600 | - |" in told[-1], "fp8 has no unswapped row to stand beside"
+    lines = [line for line in render(record.rows, "compile").splitlines() if line.startswith("| static:sdpa (")]
+    assert "| 14.0 | 50.0 | 280 | - | 600 | 1.20 |" in lines[-2]
+    assert "| 7.0 | - | - | - | 600 | - |" in lines[-1], "fp8 has no unswapped row to stand beside"
 
 
 def test_our_best_exact_row_stands_beside_musubi_tuners(tmp_path: Path) -> None:
@@ -107,3 +108,26 @@ def test_recorded_passes_are_held_against_eager_kernel_by_kernel(tmp_path: Path)
     text = render(record.rows, "compile")
     assert next(line for line in text.splitlines() if line.startswith("| eager (CUDA")).split("|")[4].strip() == "5.00"
     assert "dynamic is 100 % faster than eager (250.0 and 500.0 ms a step)" in text
+
+
+def test_8_bit_products_are_compared_with_bf16_of_the_same_variant() -> None:
+    work = {"checkpointing": "1", "repeat": "0"}
+    losses = {"": 2.0, "fp8 products, fast": 2.01, "fp8 products": 1.99}
+    rows = [
+        {"variant": "static:fa4", "settings": settings, "step": str(step), "loss": str(loss), **work}
+        for settings, loss in losses.items()
+        for step in range(120)
+    ]
+    lines = {line.split(" | ")[0].strip("| "): line for line in loss_table(rows).splitlines()}
+    assert "+0.500 %" in lines["static:fa4 (fp8 products, fast)"] and "-0.500 %" in lines["static:fa4 (fp8 products)"]
+
+
+def test_products_are_compared_with_bf16_beside_them(tmp_path: Path) -> None:
+    record = Record.open(tmp_path / "flux-products", "compile", [])
+    for spec, seconds in (
+        (Spec("static:fa4"), 0.1), (Spec("static:fa4", base_compute="fp8", base_products="fast"), 0.08),
+    ):  # fmt: skip
+        record.add(spec, 0, answer(seconds))
+    lines = [line.split(" | ") for line in products_table(groups(record.rows), ["size"]).splitlines() if "fa4" in line]
+    assert [line[3] for line in lines] == ["1.00", "1.25"] and "fp8 products, fast" in lines[1][0]
+    assert products_table(groups(record.rows[:1]), []) == ""

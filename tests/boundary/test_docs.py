@@ -10,9 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_each_test_that_the_documents_name_exists() -> None:
     named = {
-        found
+        pair
         for page in (ROOT / "docs").rglob("*.md")
-        for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
+        for pair in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
     }
     assert len(named) > 20
     lacking = [

@@ -53,8 +53,16 @@ def script_functions(source: str) -> Iterator[tuple[int, int, str]]:
         yield start + 1, end - start + 1 - len(inner), lines[start].strip()
 
 
+def sources_of_tests() -> dict[str, str]:
+    """The tests with what they share."""
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))
+    }
+
+
 def test_no_file_is_too_long() -> None:
-    everything = {**project_sources(), **scripts()}
+    everything = {**project_sources(), **sources_of_tests(), **scripts()}
+    assert any(path.startswith("tests/") for path in everything)
     lengths = {path: len(text.splitlines()) for path, text in everything.items()}
     assert {path: length for path, length in lengths.items() if length > LONGEST_FILE} == {}
 
@@ -62,7 +70,7 @@ def test_no_file_is_too_long() -> None:
 def test_no_python_function_is_too_long() -> None:
     long = [
         f"{path}:{line} {name} has {length} lines"
-        for path, text in project_sources().items()
+        for path, text in {**project_sources(), **sources_of_tests()}.items()
         for line, length, name in python_functions(text)
         if length > LONGEST_FUNCTION
     ]

@@ -51,8 +51,8 @@ def test_every_setting_can_be_reached_and_shows_its_help(page: Page) -> None:
 
 def test_the_server_speaks_to_nobody_but_the_browser(watched: Watched) -> None:
     assert watched.server.process is not None
-    found = psutil.Process(watched.server.process.pid).net_connections(kind="inet")
-    assert {c.raddr.ip for c in found if c.raddr} <= {"127.0.0.1", "::1"}
+    connections = psutil.Process(watched.server.process.pid).net_connections(kind="inet")
+    assert {c.raddr.ip for c in connections if c.raddr} <= {"127.0.0.1", "::1"}
 
 
 def test_keys_are_listed_and_the_search_finds_a_setting_by_another_trainers_name(page: Page) -> None:

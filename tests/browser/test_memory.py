@@ -78,13 +78,13 @@ def test_who_holds_memory_is_shown_with_the_estimate_beside_the_peak(
     EventWriter(run).write(MemoryEstimateEvent(headline="Fits.", allocated=9 * GB, ram_total=3 * GB, verdict="fits"))
     EventWriter(run).write(MemoryPeakEvent(ram_peak=3 * GB, words="estimated 9.0 GB, peak 9.3 GB (-3 %)"))
     now = page.locator("#memory-now")
-    for said in ("this run11.0 GB", "other programs2.0 GB", "free11.0 GB"):
-        expect(now).to_contain_text(said)
+    for words in ("this run11.0 GB", "other programs2.0 GB", "free11.0 GB"):
+        expect(now).to_contain_text(words)
     expect(page.locator("#memory-note")).to_contain_text("Estimated 9.0 GB, peak 9.3 GB (-3 %).")
     with MetricsWriter(run, generation=2, start_step=0) as metrics:
         metrics.add(1, loss=0.5, ram=GB, ram_total=64 * GB, ram_available=30 * GB)
-    for said in ("this run1.0 GB", "other programs33.0 GB", "free30.0 GB"):
-        expect(now).to_contain_text(said)
+    for words in ("this run1.0 GB", "other programs33.0 GB", "free30.0 GB"):
+        expect(now).to_contain_text(words)
     assert held.said == []
     held.start_over()
     context.close()

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from backend.config.load import load
 from backend.config.schema import with_values
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import (
+    AttentionEvent,
     CompileStateEvent,
     CudaGraphsEvent,
     GraphBreakEvent,
@@ -138,10 +139,24 @@ def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Pa
     expect(page.locator("#stat-recompiles .stat-value")).to_have_text("0")
     expect(page.locator("#stat-compile .stat-value")).to_have_text("2.5 s")
     expect(page.locator("#stat-hits .stat-value")).to_have_text("1")
-    events.write(CudaGraphsEvent(state="recorded", shapes=2, seconds=1.5, kept=3 << 30))
-    expect(verdict).to_contain_text("CUDA graphs: the passes of 2 shapes are replayed, which uses 3.0 GB of memory.")
+    assert_measured(events, verdict)
     events.write(CudaGraphsEvent(state="left out", reason="the card does not wait for the processor"))
     expect(verdict).to_contain_text("CUDA graphs are left out: the card does not wait for the processor.")
+
+
+def assert_measured(events: EventWriter, verdict: Locator) -> None:
+    """What recording saves, and which attention is the fastest, with the package that does not load."""
+    recorded = {"shapes": 2, "seconds": 1.5, "kept": 3 << 30, "plain_ms": 620.0, "replay_ms": 134.0}
+    events.write(CudaGraphsEvent(state="recorded", **recorded))
+    expect(verdict).to_contain_text("CUDA graphs: the passes of 2 shapes are replayed, which uses 3.0 GB of memory.")
+    expect(verdict).to_contain_text("A forward and backward pass takes 134 ms; before, it took 620 ms.")
+    times = {"form": "1 x 4608 tokens", "milliseconds": {"sdpa": 2.25, "flex": 2.09}}
+    left_out = {"fa4": "flash-attn-4 is installed but does not load (ImportError: no)", "fa3": "fa3 is not installed"}
+    events.write(AttentionEvent(route="flex", detail="flex attention", how="measured", left_out=left_out, **times))
+    text = "Attention: flex (flex attention), the fastest of those measured for 1 x 4608 tokens:"
+    text += " flex 2.09 ms, sdpa 2.25 ms."
+    expect(verdict).to_contain_text(f"{text} flash-attn-4 is installed but does not load (ImportError: no).")
+    expect(verdict).not_to_contain_text("fa3")
 
 
 def test_samples_open_large_and_paths_are_copied(panel: tuple[Page, Run]) -> None:

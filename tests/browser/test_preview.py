@@ -8,18 +8,24 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, expect
 from rich.console import Console
 
 from backend.config.load import load
+from backend.config.schema import SamplePrompt
+from backend.preview.matrix import write_matrix
 from backend.runs.folder import Run
 from backend.runs.preview import process
 from backend.runs.preview.folder import PreviewFolder
+from backend.runs.preview.request import PreviewRequest, Row
 from backend.runs.supervise import start as start_run
 from backend.runs.supervise import stop
-from tests.browser.conftest import Server, Watched, few_pictures, tab, type_in, wait_for
+from backend.training.sample_clips import write_clip
+from tests.browser.conftest import Server, Watched, few_pictures, load_preset, tab, type_in, wait_for
+from tests.tiny.previews import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPTS = ["a big zorbl in a green meadow", "a blue house in the desert"]
@@ -126,6 +132,82 @@ def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, 
     page.click("#preview-end")
     wait_for(lambda: not folder.is_alive(), 60)
     expect(page.locator("#preview-end")).to_be_disabled()
+
+
+PLAYS = "(video) => !video.paused && video.currentTime > 0.1 && video.videoWidth > 0"
+TOGETHER = """() => {
+  const [a, b] = ["left", "right"].map((name) => document.querySelector(`#preview-${name}, #${name}`));
+  return a.currentTime > 0.1 && !b.paused && Math.abs(a.currentTime - b.currentTime) < 0.3;
+}"""
+
+
+def drawn_clips(folder: PreviewFolder) -> str:
+    """A finished request of two checkpoints' clips, as a worker leaves it."""
+    prompt = SamplePrompt(prompt="a ball rolls", frames=33, width=64, height=48)
+    rows = tuple(Row(name=f"step {step}", step=step) for step in (2, 4))
+    cfg = settings(ROOT / "assets" / "demo" / "video" / "base", "wan")
+    request = PreviewRequest(config=cfg, rows=rows, prompts=(prompt,))
+    identity = folder.submit(request)
+    for cell in request.cells():
+        frames = [np.full((48, 64, 3), 40 + 90 * cell.row + number, np.uint8) for number in range(33)]
+        write_clip(folder.pictures_dir(identity) / cell.file, frames, 16.0, {"parameters": "a ball", "monotile": "{}"})
+    pictures = [{"row": cell.row, "column": cell.column, "file": cell.file} for cell in request.cells()]
+    folder.write_status(identity, {"state": "done", "pictures": pictures, "notes": []})
+    write_matrix(request, folder.pictures_dir(identity))
+    return identity
+
+
+def test_clips_play_and_are_compared_at_the_same_moment(held: Watched, own_server: Server) -> None:
+    folder, page = PreviewFolder.of_page(own_server.folder / "page"), held.page
+    identity = drawn_clips(folder)
+    tab(page, "Preview")
+    video = page.locator("#preview-pictures video")
+    expect(video).to_have_count(1)
+    assert video.evaluate("v => [v.muted, v.loop, v.controls]") == [True, True, True]
+    video.evaluate("v => v.play()")
+    page.wait_for_function(PLAYS, arg=video.element_handle())
+    # in the matrix their frames, of which nothing moves
+    expect(page.locator("#preview-matrix tbody img")).to_have_count(2)
+    expect(page.locator("#preview-matrix img").first).to_have_attribute("src", re.compile(r"01-01\.sheet\.png"))
+    page.click("#preview-compare summary")
+    page.click("#preview-play")
+    page.wait_for_function(TOGETHER)
+    page.locator("#preview-edge").fill("20")
+    expect(page.locator("#preview-right")).to_have_attribute("style", re.compile("20%"))
+    page.locator("#preview-stills").check()
+    expect(page.locator("img#preview-left")).to_have_attribute("src", re.compile(r"01-01\.sheet\.png"))
+    with page.expect_download() as download:
+        page.click("#preview-save")
+    with zipfile.ZipFile(download.value.path()) as archive:
+        assert {"grid.png", "02-01.mp4", "02-01.sheet.png"} <= set(archive.namelist())
+    own = page.context.new_page()
+    own.goto((folder.pictures_dir(identity) / "index.html").as_uri())
+    own.wait_for_function(TOGETHER)
+    expect(own.locator("#table img").last).to_have_attribute("src", "02-01.sheet.png")
+    own.locator("#still").check()
+    expect(own.locator("img#right")).to_have_attribute("src", "02-01.sheet.png")
+    own.close()
+
+
+def test_an_image_to_start_from_is_sent_from_the_browser(held: Watched, own_server: Server, tmp_path: Path) -> None:
+    page = held.page
+    Image.new("RGB", (20, 10), "red").save(tmp_path / "start.png")
+    tab(page, "Preview")
+    expect(page.locator("#preview-source")).to_have_value("")
+    for shown in ("#preview-control-1", "#preview-frames"):
+        expect(page.locator(shown)).to_be_hidden()
+    load_preset(page, "wan_i2v-24gb")
+    tab(page, "Run")
+    tab(page, "Preview")
+    expect(page.locator("#preview-control-1")).to_be_visible()
+    expect(page.locator("#preview-control-2")).to_be_hidden()
+    expect(page.locator("#preview-frames")).to_be_visible()
+    with page.expect_file_chooser() as chooser:
+        page.locator(".preview-control button").first.click()
+    chooser.value.set_files(tmp_path / "start.png")
+    kept = PreviewFolder.of_page(own_server.folder / "page").controls_dir
+    expect(page.locator("#preview-control-1")).to_have_value(re.compile(re.escape(str(kept))))
+    assert [path.read_bytes() for path in kept.iterdir()] == [(tmp_path / "start.png").read_bytes()]
 
 
 def compare(held: Watched) -> None:

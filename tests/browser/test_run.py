@@ -95,6 +95,14 @@ def number(value: float) -> str:
 
 
 @pytest.mark.slow
+def losses_are_shown(page: Page, run: Run) -> None:
+    losses = {event["set"]: event["loss"] for event in events_of(run, "validation")}
+    assert losses and page.locator("#validation [data-set]").count() == len(losses)
+    for name, loss in losses.items():
+        cell = page.locator(f"#validation tr[data-set='{name}'] [data-value]")
+        assert float(cell.get_attribute("data-value") or "nan") == pytest.approx(loss)
+
+
 def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None:
     page = held.page
     choose_quick_demo(page, own_server, 24)
@@ -132,13 +140,7 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
     expect(page.locator("#run-files")).to_contain_text(str(lora))
     assert page.locator("#samples img").count() == len(run.samples()) >= 1
     page.wait_for_function("[...document.querySelectorAll('#samples img')].every(i => i.naturalWidth > 0)")
-    told = {event["set"]: event["loss"] for event in events_of(run, "validation")}
-    assert told and page.locator("#validation [data-set]").count() == len(told)
-    for name, loss in told.items():
-        shown = float(
-            page.locator(f"#validation tr[data-set='{name}'] [data-value]").get_attribute("data-value") or "nan"
-        )
-        assert shown == pytest.approx(loss)
+    losses_are_shown(page, run)
     expect(page.locator("#run-log")).to_contain_text("Done")
     assert page.locator("#loss-plot canvas").count() == 1
     with page.expect_download() as download:
@@ -255,9 +257,9 @@ def test_a_port_in_use_is_said_and_the_next_one_served(own_server: Server, tmp_p
     process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(3)]
-        assert f"Port {asked} is in use" in said[0]
-        assert "Monotile is at http://127.0.0.1:" in said[2] and f":{asked}/" not in said[2]
+        lines = [process.stdout.readline() for _ in range(3)]
+        assert f"Port {asked} is in use" in lines[0]
+        assert "Monotile is at http://127.0.0.1:" in lines[2] and f":{asked}/" not in lines[2]
     finally:
         process.terminate()
         process.wait(timeout=20)

@@ -25,11 +25,11 @@ def fresh():
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("written", "wanted"),
     [("auto", None), ("AUTO", None), (None, None), ("true", True), ("True", True), (True, True), ("FALSE", False)],
 )
-def test_dynamic_has_three_states_in_any_case(given, wanted) -> None:
-    assert tri_state(given) is wanted
+def test_dynamic_has_three_states_in_any_case(written, wanted) -> None:
+    assert tri_state(written) is wanted
 
 
 @pytest.mark.parametrize("bad", ["yes", "", 1])

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from backend.compile.cuda_graphs.graph_trial import SPARE
 from backend.config.schema import Config, with_values
+from backend.families.table import family
 from backend.memory.meter import Meter
 from backend.plan.memory.settings import unrecordable
 from backend.runs.events import EventWriter
-from backend.training.compile_setup import _write_recording
+from backend.training.compile_setup import _write_recording, record_passes
 from tests.tiny.event_lines import event_lines
 from tests.tiny.tape import Card
 from tests.tiny.training import config, events, rows, train_here
@@ -65,12 +67,12 @@ def pair(base: Path, images: Path, where: Path, more: dict[str, Any]) -> list[An
 
 
 def assert_recorded(recorded: Any, plain: Any, compiled: bool) -> None:
-    told = list(events(recorded, "cuda_graphs"))
-    assert told[-1]["state"] == "recorded" and told[-1]["shapes"] == len(told) and told[-1]["kept"] > 0
+    report = list(events(recorded, "cuda_graphs"))
+    assert report[-1]["state"] == "recorded" and report[-1]["shapes"] == len(report) and report[-1]["kept"] > 0
     assert not list(events(plain, "cuda_graphs"))
     if not compiled:
         untimed = [row["step"] for row in rows(recorded) if row["s_per_step"] is None]
-        assert len(untimed) == len(told), "a step in which a shape is recorded is not timed"
+        assert len(untimed) == len(report), "a step in which a shape is recorded is not timed"
         assert rows(recorded)[-1]["compile_seconds"] > 0 == rows(plain)[-1]["compile_seconds"]
 
 
@@ -97,15 +99,15 @@ def test_a_run_with_recorded_passes_is_the_plain_run(
 def test_without_a_card_nothing_is_recorded_and_said_so(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a card")
-    told = []
+    messages = []
     for how in ("auto", "on"):
         cfg = config(
             tiny_flux, image_folder, tmp_path, compile={"compile": False, "cuda_graphs": how},
             training={"gradient_checkpointing": False, "max_train_steps": 1},
         )  # fmt: skip
         run, _ = train_here(cfg)
-        told.append([e["text"] for e in events(run, "warning") if "cuda_graphs" in e["text"]])
-    assert told == [[], ["cuda_graphs has no effect on cpu"]], "auto has nothing to say of a CPU"
+        messages.append([e["text"] for e in events(run, "warning") if "cuda_graphs" in e["text"]])
+    assert messages == [[], ["cuda_graphs has no effect on cpu"]], "auto has nothing to say of a CPU"
 
 
 @pytest.mark.parametrize(
@@ -122,32 +124,42 @@ def test_without_a_card_nothing_is_recorded_and_said_so(tiny_flux: Path, image_f
     ],
 )
 def test_auto_leaves_out_what_cannot_be_recorded(values: dict[str, Any], why: str) -> None:
-    said = unrecordable(with_values(Config(), values))
-    assert why in said and bool(why) == bool(said)
+    reason = unrecordable(with_values(Config(), values))
+    assert why in reason and bool(why) == bool(reason)
+
+
+@pytest.mark.parametrize(("name", "spare"), [("flux", SPARE), ("sdxl", 0)])
+def test_auto_asks_for_more_memory_where_kernels_are_large(name: str, spare: int, card: Card, tmp_path: Path) -> None:
+    given = {"cfg": Config(), "device": torch.device("cpu"), "family": family(name)}
+    trainable = SimpleNamespace(denoiser=torch.nn.Linear(2, 2))
+    made = record_passes(SimpleNamespace(**given), trainable, EventWriter(tmp_path / "events.jsonl"))
+    assert made is not None and made.trial is not None and made.trial.spare == spare
 
 
 def recorder(**facts: Any) -> Any:
     usual = {"failed": "", "full": "", "trial": None, "recordings": {}, "seconds": 1.25, "kept": 7}
+    usual |= {"plain_seconds": 0.62, "replay_seconds": 0.134}
     return SimpleNamespace(**{**usual, **facts})
 
 
 def test_what_a_recorder_found_is_told(tmp_path: Path) -> None:
     """A failure is a warning only where recording was asked for."""
     writer = EventWriter(tmp_path / "events.jsonl")
-    for chosen, facts in (
+    for setting, facts in (
         ("auto", {"failed": "no"}),
         ("on", {"failed": "no"}),
         ("auto", {"trial": SimpleNamespace(against="it does not pay")}),
         ("on", {"recordings": {1: 1, 2: 2}, "full": "short"}),
         ("auto", {}),
     ):
-        _write_recording(writer, chosen, recorder(**facts))
-    told = event_lines(writer.path)
-    assert [event["kind"] for event in told] == ["cuda_graphs", "warning", "cuda_graphs", "cuda_graphs", "cuda_graphs"]
-    assert [event.get("state") for event in told] == ["failed", None, "failed", "left out", "recorded"]
-    assert told[1]["text"] == "CUDA graphs are left out: no" and "off" in told[1]["remedy"]
-    assert told[3]["reason"] == "it does not pay"
-    assert (told[4]["shapes"], told[4]["seconds"], told[4]["kept"], told[4]["reason"]) == (2, 1.25, 7, "short")
+        _write_recording(writer, setting, recorder(**facts))
+    lines = event_lines(writer.path)
+    assert [event["kind"] for event in lines] == ["cuda_graphs", "warning", "cuda_graphs", "cuda_graphs", "cuda_graphs"]
+    assert [event.get("state") for event in lines] == ["failed", None, "failed", "left out", "recorded"]
+    assert lines[1]["text"] == "CUDA graphs are left out: no" and "off" in lines[1]["remedy"]
+    assert lines[3]["reason"] == "it does not pay"
+    assert (lines[4]["plain_ms"], lines[4]["replay_ms"]) == (620.0, 134.0)
+    assert (lines[4]["shapes"], lines[4]["seconds"], lines[4]["kept"], lines[4]["reason"]) == (2, 1.25, 7, "short")
 
 
 def test_what_recordings_keep_counts_with_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,22 +11,21 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from backend.compile.cuda_graphs.graph_trial import Trial
-from backend.compile.cuda_graphs.recording import Recorder, forget, record
+from backend.compile.cuda_graphs.recording import Recorder, _key, forget, record
 from backend.compile.cuda_graphs.replay import compare
 from backend.memory.exclusive_device import offloaded
 from backend.models.family_classes import load_family
+from backend.shapes.padding import joint_spans, span_mask
 from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny.recorded import GB, assert_same, losses, model_on, turns
 from tests.tiny.sdxl import FIRST_WIDTH, POOLED_WIDTH, SECOND_WIDTH, make_tiny_unet
-from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch
+from tests.tiny.shapes import denoiser_with_lora, make_batch
 from tests.tiny.tape import Card
 
 block_lists = load_family("flux").block_lists
 predict = load_family("flux").predict
-
-GB = 1 << 30
-Losses = list[tuple[float, list[Tensor]]]
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -34,41 +33,6 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == "cpu":
         request.getfixturevalue("card")
     return request.param
-
-
-def model_on(device: str, dropout: float = 0.0) -> nn.Module:
-    return denoiser_with_lora(dropout=dropout).to(device, torch.bfloat16 if device == "cuda" else torch.float32)
-
-
-def turns(device: str, count: int = 8) -> list[Batch]:
-    """Two shapes by turns, other values each time."""
-    sizes, dtype = [(16, 16), (8, 34)] * 4, torch.bfloat16 if device == "cuda" else torch.float32
-    return [make_batch([size], [12], seed=number).to(device, dtype) for number, size in enumerate(sizes[:count])]
-
-
-def losses(model: nn.Module, batches: list[Batch], sums: int = 1) -> Losses:
-    """Loss and gradients of each batch, `sums` passes for each set of gradients. Each batch draws from its own seed."""
-    shapes, found = ShapeRuntime("off"), []
-    trained = [p for p in model.parameters() if p.requires_grad]
-    for number, batch in enumerate(batches):
-        torch.manual_seed(number)
-        with torch.autocast(batch.noisy[0].device.type, torch.bfloat16):
-            out = predict(model, batch.noisy, batch.sigma, batch.text, 1.0, shapes)
-        loss = torch.stack([row.float().square().mean() for row in out]).mean()
-        loss.backward()
-        if (number + 1) % sums == 0:
-            found.append((float(loss), [torch.zeros(()) if p.grad is None else p.grad.clone() for p in trained]))
-            model.zero_grad(set_to_none=True)
-        del out, loss
-    return found
-
-
-def assert_same(found: Losses, wanted: Losses) -> None:
-    """On a card up to the order in which the flash kernel's backward pass adds, in bf16."""
-    for (loss, gradients), (wanted_loss, wanted_gradients) in zip(found, wanted, strict=True):
-        assert loss == pytest.approx(wanted_loss, rel=1e-4)
-        got, want = (torch.cat([g.flatten() for g in some]) for some in (gradients, wanted_gradients))
-        assert (got - want).norm() <= (1e-2 if got.is_cuda else 0.0) * want.norm()
 
 
 @pytest.mark.parametrize("sums", [1, 2])
@@ -105,9 +69,9 @@ def test_a_further_shape_takes_no_workspace_of_its_own() -> None:
 
 def assert_replayed(model: nn.Module, plain: nn.Module, device: str, sums: int) -> None:
     recorder = record(model)
-    found = losses(model, turns(device), sums)
+    result = losses(model, turns(device), sums)
     assert len(recorder.recordings) == 2 and not recorder.failed and recorder.seconds > 0 and recorder.kept > 0
-    assert_same(found, losses(plain, turns(device), sums))
+    assert_same(result, losses(plain, turns(device), sums))
 
 
 def test_what_a_replay_drops_is_what_the_plain_pass_drops(device: str) -> None:
@@ -119,22 +83,22 @@ def test_what_a_replay_drops_is_what_the_plain_pass_drops(device: str) -> None:
 
 def test_gradients_reach_what_was_computed_before(device: str) -> None:
     """As of text encoders that are trained."""
-    found = []
+    entries = []
     for recorded in (True, False):
         layer = nn.Linear(6, 4).to(device)
         with torch.no_grad():
             layer.weight.fill_(0.5)
             layer.bias.fill_(0.1)
         before = torch.full((3, 6), 2.0, device=device, requires_grad=True)
-        call = record(layer) if recorded else lambda function, *given: function(*given)
+        call = record(layer) if recorded else lambda function, *arguments: function(*arguments)
         for number in range(4):
             entering = before * (number + 1)
             out = call(lambda x, others, layer=layer: layer(x) + others[0].sum(), entering, [entering.detach()])
             out.square().sum().backward()
             del out, entering
-        found.append((before.grad, layer.weight.grad, layer.bias.grad))
+        entries.append((before.grad, layer.weight.grad, layer.bias.grad))
         assert not recorded or (len(call.recordings) == 1 and not call.failed)
-    for got, want in zip(*found, strict=True):
+    for got, want in zip(*entries, strict=True):
         torch.testing.assert_close(got, want)
 
 
@@ -143,7 +107,7 @@ def test_weights_that_moved_make_recordings_void(device: str, which: str) -> Non
     model, plain = (model_on(device) for _ in range(2))
     for each in (model, plain):
         each.proj_out.register_buffer("scale", torch.ones((), device=device))
-        each.proj_out.register_forward_hook(lambda layer, given, out: out * layer.scale)
+        each.proj_out.register_forward_hook(lambda layer, inputs, out: out * layer.scale)
     recorder = record(model)
     losses(model, turns(device))
     before = dict(recorder.recordings)
@@ -178,46 +142,46 @@ def test_recordings_give_way_where_another_model_needs_the_card(device: str) -> 
 
 
 def test_a_capture_that_fails_leaves_the_plain_pass(card: Card) -> None:
-    model, plain, told = model_on("cpu"), model_on("cpu"), []
-    recorder, card.breaks = record(model, told.append), True
+    model, plain, messages = model_on("cpu"), model_on("cpu"), []
+    recorder, card.breaks = record(model, messages.append), True
     assert_same(losses(model, turns("cpu")), losses(plain, turns("cpu")))
     assert recorder.failed == "RuntimeError: operation not permitted when stream is capturing"
-    assert told == [recorder] and not recorder.recordings and not recorder.made
+    assert messages == [recorder] and not recorder.recordings and not recorder.made
 
 
 @pytest.mark.gpu
 def test_a_pass_that_cannot_be_captured_runs_plainly() -> None:
     """Reading a number back is no part of a CUDA graph; what comes after it is as if nothing had been tried."""
-    model, plain, told = model_on("cuda", dropout=0.3), model_on("cuda", dropout=0.3), []
+    model, plain, messages = model_on("cuda", dropout=0.3), model_on("cuda", dropout=0.3), []
     block_lists(model)
     core = model.core
 
-    def reads(*given: Any) -> Tensor:
-        out = core(*given)
+    def reads(*arguments: Any) -> Tensor:
+        out = core(*arguments)
         return out if float(out.sum()) else out
 
     model.core = reads
-    recorder, stream = record(model, told.append), torch.cuda.current_stream()
+    recorder, stream = record(model, messages.append), torch.cuda.current_stream()
     assert_same(losses(model, turns("cuda")), losses(plain, turns("cuda")))
-    assert recorder.failed and told == [recorder] and not recorder.recordings
+    assert recorder.failed and messages == [recorder] and not recorder.recordings
     assert torch.cuda.current_stream() == stream
 
 
 def test_a_recording_that_gives_something_else_is_not_used(device: str) -> None:
     """A number of the host's is what it was when it was recorded."""
-    model, told = model_on(device), []
+    model, messages = model_on(device), []
     block_lists(model)
     core, calls = model.core, []
 
-    def counts(*given: Any) -> Tensor:
+    def counts(*arguments: Any) -> Tensor:
         calls.append(1)
-        return core(*given) * len(calls)
+        return core(*arguments) * len(calls)
 
     model.core = counts
-    recorder = record(model, told.append)
+    recorder = record(model, messages.append)
     losses(model, turns(device, 3))
     assert "replayed outputs are not those of the plain pass" in recorder.failed
-    assert told == [recorder] and not recorder.recordings
+    assert messages == [recorder] and not recorder.recordings
 
 
 def test_a_replay_is_held_against_the_plain_pass() -> None:
@@ -231,22 +195,22 @@ def test_a_replay_is_held_against_the_plain_pass() -> None:
 
 
 def test_inputs_of_another_kind_are_told_by_their_name(card: Card) -> None:
-    told: list[Recorder] = []
+    messages: list[Recorder] = []
     layer = nn.Linear(2, 1)
-    recorder = record(layer, told.append)
+    recorder = record(layer, messages.append)
     assert recorder(lambda x, mask: layer(x), torch.ones(2), {1, 2}).shape == (1,)
-    assert recorder.failed == "a pass that is given a set can't be recorded" and told == [recorder]
+    assert recorder.failed == "a pass that is given a set can't be recorded" and messages == [recorder]
 
 
 class TestMemory:
     """Recordings take what is left, and give way."""
 
     def test_without_room_for_a_second_pass_nothing_is_recorded(self, card: Card) -> None:
-        model, told = model_on("cpu"), []
+        model, messages = model_on("cpu"), []
         card.peak, card.free = 10 * GB, 22 * GB
-        recorder = record(model, told.append)
+        recorder = record(model, messages.append)
         losses(model, turns("cpu", 4))
-        assert recorder.failed == "23.0 GB of the GPU's memory must be free for it, and 22.0 GB are" and told == [
+        assert recorder.failed == "23.0 GB of the GPU's memory must be free for it, and 22.0 GB are" and messages == [
             recorder
         ]
         assert not recorder.made
@@ -301,78 +265,27 @@ class TestMemory:
         assert len(recorder.recordings) == 2 and recorder.full == "2 shapes are recorded"
 
 
-class TestAuto:
-    """Three passes are timed; then the first replay has to be faster."""
-
-    def test_records_where_a_pass_is_launching(self, device: str) -> None:
-        model, told = model_on(device), []
-        recorder = record(model, told.append, Trial())
-        if device == "cpu":
-            recorder.trial.pays = lambda gain: gain < 1 and Trial.pays(recorder.trial, 0.5)
-        losses(model, turns(device))
-        # Two shapes come first, three passes are timed, three of eight are left.
-        assert "of a forward pass" in recorder.trial.words and recorder.seconds > 0
-        assert not recorder.trial.against and len(recorder.recordings) == 2, recorder.trial.words
-        assert len(told) == 3
-
-    def test_leaves_a_card_that_does_not_wait_alone(self, card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = iter([0.0, 2.0, 10.0] * 3)
-        monkeypatch.setattr("backend.compile.cuda_graphs.graph_trial.time.perf_counter", lambda: next(clock, 0.0))
-        trial, told = Trial(), []
-        assert [trial(lambda: 3) for _ in range(2)] == [3, 3] and not trial.decided
-        trial(lambda: 3)
-        assert trial.against == "the GPU does not wait for the processor: launching takes 20% of a forward pass"
-        recorder = record(nn.Linear(2, 1), told.append, trial)
-        for _ in range(3):
-            recorder(lambda x: x * 2, torch.ones(2))
-        assert not recorder.recordings and not recorder.made
-
-    @pytest.mark.parametrize(("gain", "pays"), [(0.5, True), (0.02, False), (-0.2, False)])
-    def test_a_replay_has_to_be_faster(self, gain: float, pays: bool) -> None:
-        """Slow cards make launching wait too."""
-        trial = Trial()
-        assert trial.pays(gain) == pays and bool(trial.against) != pays
-        assert trial.words == f"a replay saves {gain:.0%} of a forward pass"
-
-    def test_the_first_recording_alone_says_whether_it_pays(self, card: Card) -> None:
-        """What a later one takes by chance throws nothing away."""
-        recorder, gains = record(model := model_on("cpu"), trial=Trial()), iter([0.5, 0.0])
-        recorder.trial._shares[:] = [1.0, 1.0]
-        recorder.trial.pays = lambda gain: Trial.pays(recorder.trial, next(gains))
-        losses(model, turns("cpu"))
-        assert len(recorder.recordings) == 2 and next(gains) == 0.0
-
-    def test_a_recording_that_does_not_pay_gives_its_memory_back(self, card: Card) -> None:
-        model, plain, told = model_on("cpu"), model_on("cpu"), []
-        recorder = record(model, told.append, Trial())
-        recorder.trial._shares[:] = [1.0, 1.0]
-        recorder.trial.pays = lambda gain: Trial.pays(recorder.trial, 0.0)
-        assert_same(losses(model, turns("cpu")), losses(plain, turns("cpu")))
-        assert "hardly pays" in recorder.trial.against and not recorder.recordings and not recorder.made
-        assert told == [recorder] * 2 and not recorder.failed
-
-
 @pytest.mark.parametrize("family", ["flux", "sdxl"])
 def test_a_denoisers_pass_goes_through_its_recorder(family: str, card: Card) -> None:
     """Whether or not its blocks were compiled first; not where no gradients are made."""
     if family == "flux":
         (model, plain), batch, code = (denoiser_with_lora() for _ in range(2)), make_batch([(8, 8)], [12]), predict
-        given = (batch.noisy, batch.sigma, batch.text)
+        inputs = (batch.noisy, batch.sigma, batch.text)
     else:
         (model, plain), code = (make_tiny_unet() for _ in range(2)), load_family("sdxl").predict
         width = FIRST_WIDTH + SECOND_WIDTH
         text = {"prompt_embeds": torch.randn(77, width), "pooled": torch.randn(POOLED_WIDTH), "time_ids": torch.ones(6)}
-        given = ([torch.randn(4, 8, 8)], torch.tensor([500.0]), [text])
+        inputs = ([torch.randn(4, 8, 8)], torch.tensor([500.0]), [text])
         for each in (model, plain):
             each.requires_grad_(False).conv_in.requires_grad_(True)
     recorder = record(model)
     with torch.no_grad():
         for _ in range(3):
-            code(model, *given, 1.0, ShapeRuntime("off"))
+            code(model, *inputs, 1.0, ShapeRuntime("off"))
     assert not recorder.recordings
     for _ in range(3):
-        found, wanted = (code(each, *given, 1.0, ShapeRuntime("off"))[0] for each in (model, plain))
-        torch.testing.assert_close(found, wanted)
+        entries, wanted = (code(each, *inputs, 1.0, ShapeRuntime("off"))[0] for each in (model, plain))
+        torch.testing.assert_close(entries, wanted)
     assert len(recorder.recordings) == 1, recorder.failed
 
 
@@ -391,5 +304,16 @@ def test_the_log_tells_what_is_recorded(card: Card, caplog: pytest.LogCaptureFix
     model = model_on("cpu")
     record(model)
     losses(model, turns("cpu"))
-    told = [r.getMessage() for r in caplog.records if r.name == "backend.compile.cuda_graphs.recording"]
-    assert told == [f"recorded CUDA graphs of shape {n}" for n in (1, 2)]
+    messages = [r.getMessage() for r in caplog.records if r.name == "backend.compile.cuda_graphs.recording"]
+    assert messages == [f"recorded CUDA graphs of shape {n}" for n in (1, 2)]
+
+
+def test_a_pass_with_flex_attentions_mask_can_be_recorded() -> None:
+    """A replay makes the mask again from the bounds of its batch."""
+    masks = [span_mask(joint_spans([text], [200], 64, 200), torch.device("cpu")) for text in (3, 50)]
+    leaves, forms = zip(*(tree_flatten(((mask,), {})) for mask in masks), strict=True)
+    assert _key(leaves[0], forms[0]) == _key(leaves[1], forms[1]) is not None
+    ((again,), _) = tree_unflatten(leaves[1], forms[0])
+    assert torch.equal(again.block_mask.to_dense(), masks[1].block_mask.to_dense())
+    assert not torch.equal(masks[0].block_mask.kv_num_blocks, masks[0].block_mask.full_kv_num_blocks)
+    assert tree_map(lambda leaf: None, masks[0]).block_mask is None

@@ -9,7 +9,7 @@ from backend.config.schema import get
 
 
 @pytest.mark.parametrize(
-    ("path", "given", "wanted"),
+    ("path", "written", "wanted"),
     [
         ("network.network_dim", "10", 10),
         ("network.network_dim", " 10 ", 10),
@@ -38,16 +38,16 @@ from backend.config.schema import get
         ("model.base_model", ' "C:\\my models" ', "C:\\my models"),
     ],
 )
-def test_unambiguous_ways_to_write_a_value(path: str, given: object, wanted: object) -> None:
+def test_unambiguous_ways_to_write_a_value(path: str, written: object, wanted: object) -> None:
     section, name = path.split(".")
-    cfg = parse({section: {name: given}}).config
+    cfg = parse({section: {name: written}}).config
     assert cfg is not None
     value = get(cfg, path)
     assert value == wanted and type(value) is type(wanted)
 
 
 @pytest.mark.parametrize(
-    ("path", "given"),
+    ("path", "written"),
     [
         ("network.network_dim", True),
         ("network.network_dim", "ten"),
@@ -66,9 +66,9 @@ def test_unambiguous_ways_to_write_a_value(path: str, given: object, wanted: obj
         ("validation.validation_folders", "one text for two needed cells"),
     ],
 )
-def test_everything_else_is_refused_by_name(path: str, given: object) -> None:
+def test_everything_else_is_refused_by_name(path: str, written: object) -> None:
     section, name = path.split(".")
-    loaded = parse({section: {name: given}})
+    loaded = parse({section: {name: written}})
     assert loaded.config is None
     assert {p.setting for p in loaded.problems} == {path}
 

@@ -37,8 +37,8 @@ def test_a_disk_with_shorter_names_or_a_deep_folder_is_told_before_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"saving.output_name": "名" * 60, "saving.output_dir": str(tmp_path / "not" / "made")}
-    said = {p.path for p in ready(with_values(Config(), values))}
-    assert said == {"model.base_model", "dataset.folders"}
+    paths = {p.path for p in ready(with_values(Config(), values))}
+    assert paths == {"model.base_model", "dataset.folders"}
     real = os.pathconf
     # an encrypted home folder
     monkeypatch.setattr(os, "pathconf", lambda path, name: 143 if name == "PC_NAME_MAX" else real(path, name))

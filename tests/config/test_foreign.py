@@ -60,13 +60,12 @@ def test_arguments_of_sd_scripts_with_their_dataset() -> None:
         ("D:/pictures/world", 1, False),
         ("D:/pictures/reg", 1, True),
     ]
-    said = fates(converted)
-    assert said["scale_everything"] == "unknown"
-    assert said["network_args loraplus_lr_ratio"] == "taken" and said["network_args layers"] == "taken"
-    assert said["huggingface_token"] == said["cache_latents_to_disk"] == "not needed"
-    assert said["datasets[1].subsets[0].is_reg"] == "near"
-    # it says which tokens are not shuffled
-    assert said["general.shuffle_caption"] == said["general.keep_tokens"] == "off"
+    outcomes = fates(converted)
+    assert outcomes["scale_everything"] == "unknown"
+    assert outcomes["network_args loraplus_lr_ratio"] == "taken" and outcomes["network_args layers"] == "taken"
+    assert outcomes["huggingface_token"] == outcomes["cache_latents_to_disk"] == "not needed"
+    assert outcomes["datasets[1].subsets[0].is_reg"] == "near"
+    assert outcomes["general.shuffle_caption"] == outcomes["general.keep_tokens"] == "taken"
     near = next(note for note in converted.notes if "differ" in note.why)
     assert near.fate == "near" and near.line == 17
     assert next(note.line for note in converted.notes if note.key == "scale_everything") == 40
@@ -94,9 +93,9 @@ def test_arguments_of_musubi_with_prompts() -> None:
     assert (first.prompt, first.width, first.height, first.seed) == ("make the cat blue", 1024, 768, 3)
     assert (first.steps, first.guidance_scale, first.control_image) == (24, 2.5, "/data/cat.png")
     assert (second.negative_prompt, second.true_cfg_scale, second.width) == ("blurry, dark", 4.0, 256)
-    said = fates(converted)
-    assert said["sample_prompts --fs"] == said["datasets[1].video_directory"] == "not offered"
-    assert said["network_alpha"] == "default"
+    outcomes = fates(converted)
+    assert outcomes["sample_prompts --fs"] == outcomes["datasets[1].video_directory"] == "not offered"
+    assert outcomes["network_alpha"] == "default"
 
 
 def test_clips_of_musubi_are_folders_with_their_settings(tmp_path: Path) -> None:
@@ -138,8 +137,12 @@ def test_clips_of_musubi_are_folders_with_their_settings(tmp_path: Path) -> None
 
 def test_musubis_edit_2511_keeps_its_control_pictures(tmp_path: Path) -> None:
     arguments, dataset = tmp_path / "arguments.toml", tmp_path / "dataset.toml"
-    said = {"dit": "/m/2511.safetensors", "model_version": "edit-2511", "network_module": "networks.lora_qwen_image"}
-    arguments.write_text(toml.dumps(said))
+    document = {
+        "dit": "/m/2511.safetensors",
+        "model_version": "edit-2511",
+        "network_module": "networks.lora_qwen_image",
+    }
+    arguments.write_text(toml.dumps(document))
     row = {"image_directory": "/d/i", "control_directory": "/d/c", "control_resolution": [768, 768]}
     dataset.write_text(toml.dumps({"datasets": [row]}))
     converted = convert(read(arguments), read(dataset))
@@ -170,12 +173,14 @@ def test_a_preset_of_kohya_ss() -> None:
     folders = [(folder.path, folder.is_reg) for folder in config.dataset.folders]
     assert folders == [("/data/img", False), ("/data/reg", True)]
     assert config.sampling.prompts[0].true_cfg_scale == 6
-    said = fates(converted)
-    assert said["reg_data_dir"] == "near" and said["shuffle_caption"] == "not offered"
+    outcomes = fates(converted)
+    assert outcomes["reg_data_dir"] == "near" and outcomes["shuffle_caption"] == "taken"
     # what kohya_ss writes into every preset, used or not
-    assert said["network_args conv_dim"] == said["clip_skip"] == "off" and said["max_token_length"] == "taken"
-    assert said["xformers"] == "near"
-    assert said["dynamo_backend"] == "not needed"
+    assert (
+        outcomes["network_args conv_dim"] == outcomes["clip_skip"] == "off" and outcomes["max_token_length"] == "taken"
+    )
+    assert outcomes["xformers"] == "near"
+    assert outcomes["dynamo_backend"] == "not needed"
 
 
 @pytest.mark.parametrize("name", ["flux.toml", "musubi.toml", "sdxl.json"])
@@ -185,9 +190,9 @@ def test_every_name_of_a_file_is_told_of_once_with_its_line(name: str) -> None:
     for key in source.values:
         if key in ("conv_dim", "conv_alpha"):
             key = f"network_args {key}"
-        told = [note for note in notes if note.key == key]
-        assert len(told) == 1, (key, told)
-        assert told[0].line, key
+        notes_of_key = [note for note in notes if note.key == key]
+        assert len(notes_of_key) == 1, (key, notes_of_key)
+        assert notes_of_key[0].line, key
 
 
 @pytest.mark.parametrize(
@@ -253,8 +258,8 @@ def test_presets_of_kohya_ss_quote_arguments_and_carry_what_is_not_used() -> Non
         "optimizer.optimizer_args": {"d0": 1e-5, "weight_decouple": True},
     })  # fmt: skip
     assert fates(converted)["multires_noise_discount"] == "not needed" and "kind of training" not in fates(converted)
-    whole = convert(read_raw(json.dumps({"sdxl": True, "train_batch_size": 1, "full_path": True}).encode()))
-    assert fates(whole)["kind of training"] == "not offered"
+    embedding = convert(read_raw(json.dumps({"sdxl": True, "train_batch_size": 1, "token_string": "x"}).encode()))
+    assert fates(embedding)["kind of training"] == "not offered"
 
 
 @pytest.mark.parametrize(
@@ -313,8 +318,8 @@ def test_families_and_networks_that_are_not_here_are_said() -> None:
     )
     assert "LyCORIS" in next(note.why for note in converted.notes if note.key == "network kind")
     assert converted.loaded.config is not None and converted.loaded.config.model.family == "sd15"
-    untold = convert(read_raw(b'dit = "some.safetensors"\n'))
-    assert untold.loaded.config is not None and fates(untold)["model family"] == "near"
+    unnamed = convert(read_raw(b'dit = "some.safetensors"\n'))
+    assert unnamed.loaded.config is not None and fates(unnamed)["model family"] == "near"
     guessed = convert(read_raw(b"network_dim = 8\nclip_skip = 2\n"), family="anima").loaded.config
     assert guessed is not None and guessed.model.family == "anima"
     named = convert(read_raw(b'dit = "some.safetensors"\n'), family="qwen_image")
@@ -329,24 +334,24 @@ def test_the_three_text_encoders_of_sd3_go_to_their_places() -> None:
 
 
 def test_the_command_shows_before_it_writes(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     line = [str(FILES / "flux.toml"), "--dataset", str(FILES / "dataset.toml")]
-    assert main(line, said.append) == 0
-    text = "".join(said)
+    assert main(line, lines.append) == 0
+    text = "".join(lines)
     assert (
         "network.network_dim: 16 -> 32" in text and "line 40: scale_everything" in text and "Nothing is written" in text
     )
     out = tmp_path / "out.toml"
-    assert main([*line, "-o", str(out)], said.append) == 0
+    assert main([*line, "-o", str(out)], lines.append) == 0
     loaded = load(out)
     assert loaded.config == brought("flux.toml", "dataset.toml")[1]
     before = out.read_bytes()
-    assert main([*line, "-o", str(out)], said.append) == 2
+    assert main([*line, "-o", str(out)], lines.append) == 2
     assert out.read_bytes() == before
     broken = tmp_path / "broken.toml"
     broken.write_text("network_dim = = 3\n", encoding="utf-8")
-    assert main([str(broken), "-o", str(tmp_path / "never.toml")], said.append) == 2
-    assert "line 1" in said[-1] and not (tmp_path / "never.toml").exists()
+    assert main([str(broken), "-o", str(tmp_path / "never.toml")], lines.append) == 2
+    assert "line 1" in lines[-1] and not (tmp_path / "never.toml").exists()
 
 
 @hypothesis_settings(max_examples=25, deadline=None)

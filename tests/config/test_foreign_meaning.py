@@ -319,12 +319,12 @@ def test_a_data_set_alone_has_the_defaults_of_its_program(dataset: dict[str, Any
     musubi = "image_directory" in dataset
     base = QWEN | {"edit_plus": True} if musubi else SDXL
     for converted in (brought({"datasets": [dataset]}), brought(base, {"datasets": [dataset]})):
-        config, said = converted.loaded.config, {note.key.rpartition(".")[2]: note.fate for note in converted.notes}
+        config, outcomes = converted.loaded.config, {note.key.rpartition(".")[2]: note.fate for note in converted.notes}
         if "control_resolution" not in str(wanted) or config.model.family == "qwen_image_edit_plus":
             assert {path: get(config, path) for path in wanted} == wanted
         assert [(f.path, f.control_path) for f in config.dataset.folders] == [("/d", None)]
-        assert "unknown" not in said.values()
-        assert said.get("enable_bucket") == ("not needed" if "enable_bucket" in dataset else "default")
+        assert "unknown" not in outcomes.values()
+        assert outcomes.get("enable_bucket") == ("not needed" if "enable_bucket" in dataset else "default")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ ROWS: dict[str, Row] = {
         "memory.base_quantization": "nf4", "memory.text_encoder_quantization": "nf4", "saving.output_name": "cat-lora",
         "saving.save_precision": "bf16", "saving.save_every_n_steps": 500, "sampling.sample_every_n_epochs": 2,
         "optimizer.max_grad_norm": 1.0, "logging.tensorboard": True,
-    }, {"mystery": "unknown", "masked_training": "not offered", "concepts[1]": "off",
+    }, {"mystery": "unknown", "masked_training": "taken", "concepts[1]": "off",
         "learning_rate": "not needed"}),
     "ai_toolkit.yaml": Row("ai-toolkit", {
         "model.family": "qwen_image_edit", "dataset.resolution": 768, "dataset.trigger_word": "p3r5on",
@@ -75,7 +75,7 @@ ROWS: dict[str, Row] = {
         "timesteps.logit_mean": 1.098612,
         "memory.blocks_to_swap": 10, "memory.base_quantization": "fp8", "memory.checkpointing_kind": "offload",
         "validation.validate_every_n_epochs": 1, "saving.save_every_n_epochs": 2,
-    }, {"mystery": "unknown", "video_clip_mode": "not offered", "directory[0].mask_path": "not offered"},
+    }, {"mystery": "unknown", "video_clip_mode": "not offered", "directory[0].mask_path": "taken"},
         "diffusion_pipe_dataset.toml"),
     "easy_training.toml": Row("easy-training", {
         "model.family": "sdxl", "dataset.resolution": 1024, "dataset.batch_size": 2, "dataset.bucket_step": 64,
@@ -83,7 +83,7 @@ ROWS: dict[str, Row] = {
         "network.conv_alpha": 8.0, "optimizer.optimizer": "prodigy", "optimizer.weight_decay": 0.1,
         "optimizer.betas": [0.9, 0.99], "optimizer.optimizer_args": {"weight_decouple": True}, "training.seed": 23,
         "training.max_train_epochs": 10, "saving.output_name": "easy", "saving.save_precision": "fp16",
-    }, {"mystery_args.surprise": "unknown", "subsets[0].shuffle_caption": "not offered",
+    }, {"mystery_args.surprise": "unknown", "subsets[0].shuffle_caption": "taken",
         "general_args.args.clip_skip": "off"}),
     "musubi.sh": Row("musubi-tuner", {
         "model.family": "qwen_image", "model.base_model": "/models/qwen image/qwen_image_bf16.safetensors",
@@ -118,8 +118,8 @@ def test_a_file_of_every_program_is_taken_as_it_trains_there(name: str) -> None:
     assert kind_of(read_document(FILES / name)) == row.kind
     assert taken.loaded.config is not None and not taken.loaded.errors
     assert {path: get(taken.loaded.config, path) for path in row.values} == row.values
-    said = {note.key: note.fate for note in taken.notes}
-    assert {key: said.get(key) for key in row.fates} == row.fates
+    outcomes = {note.key: note.fate for note in taken.notes}
+    assert {key: outcomes.get(key) for key in row.fates} == row.fates
 
 
 FOLDERS = {
@@ -167,6 +167,22 @@ def test_ai_toolkit_trains_the_experts_of_wan22_that_it_says(
     assert config is not None and config.model.family == "wan22"
     times = config.timesteps
     assert (times.train_experts, times.switch_boundary_every) == (choice, every if choice == "both" else 10)
+
+
+@pytest.mark.parametrize(("value", "family"), [("true", "wan22_5b_i2v"), ("false", "wan22_5b")])
+def test_ai_toolkit_trains_wan22_5b_from_a_picture_where_it_says_so(tmp_path: Path, value: str, family: str) -> None:
+    text = "job: extension\nconfig:\n  process:\n  - type: sd_trainer\n    model: {name_or_path: /m, arch: wan22_5b}\n"
+    text += f"    datasets:\n    - {{folder_path: /clips, do_i2v: {value}}}\n"
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+    config = convert(read(tmp_path / "job.yaml"), None).loaded.config
+    assert config is not None and config.model.family == family
+
+
+@pytest.mark.parametrize(("line", "family"), [("f1 = true", "framepack_f1"), ("f1 = false", "framepack")])
+def test_framepack_f1_of_musubi_tuner_is_a_family(tmp_path: Path, line: str, family: str) -> None:
+    (tmp_path / "f.toml").write_text(f'dit = "/m/x.safetensors"\nnetwork_module = "networks.lora_framepack"\n{line}\n')
+    taken = convert(read(tmp_path / "f.toml"), None)
+    assert taken.loaded.config is not None and taken.loaded.config.model.family == family
 
 
 def test_both_experts_of_musubi_tuner_are_taken_in_their_places(tmp_path: Path) -> None:
@@ -234,8 +250,8 @@ _OF_FOLDERS = (
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_command_accounts_for_every_name_of_a_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said: list[str] = []
-    assert main([str(FILES / name)], said.append) == 0
+    lines: list[str] = []
+    assert main([str(FILES / name)], lines.append) == 0
     document = read_document(FILES / name)
     source = of_document(document, FILES)
     keys = {note.key for note in convert(source).notes}
@@ -284,8 +300,8 @@ def test_a_lora_file_gives_the_settings_that_it_was_trained_with(tmp_path: Path)
         "dataset.resolution": 1024,
     }  # fmt: skip
     assert {key: get(taken.loaded.config, key) for key in wanted} == wanted
-    said = {note.key: note.fate for note in taken.notes}
-    assert said["ss_mystery"] == "unknown" and said["ss_epoch"] == said["modelspec.title"] == "not needed"
+    outcomes = {note.key: note.fate for note in taken.notes}
+    assert outcomes["ss_mystery"] == "unknown" and outcomes["ss_epoch"] == outcomes["modelspec.title"] == "not needed"
     empty = lora_file(tmp_path / "plain.safetensors", {})
     assert "not how they were trained" in convert(read(empty)).loaded.errors[0].text
 
@@ -332,9 +348,9 @@ def test_no_value_whatever_ends_in_an_exception() -> None:
     names = [name for name in ROWS if not name.endswith((".sh", ".bat"))]
     documents = {name: read_document(FILES / name) for name in names}
     for _ in range(80):
-        found = documents[chance.choice(names)]
+        document = documents[chance.choice(names)]
         beside = documents[chance.choice([name for name in names if "dataset" in name])]
-        source = of_document(Document(found.form, mutated(copy.deepcopy(found.data), chance)), FILES)
+        source = of_document(Document(document.form, mutated(copy.deepcopy(document.data), chance)), FILES)
         second = of_document(Document(beside.form, mutated(copy.deepcopy(beside.data), chance)), FILES)
         taken = convert(source, second if chance.random() < 0.3 else None)
         assert taken.loaded.config is not None or taken.loaded.errors

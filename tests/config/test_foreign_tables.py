@@ -86,5 +86,5 @@ def test_no_value_breaks_it_and_no_name_is_lost(values: dict[str, Any]) -> None:
     assert convert(read_raw(b'network_module = "networks.lora_sd3"'), beside).loaded.config is not None
     converted = convert(read_raw(json.dumps(values).encode()))
     assert converted.loaded.config is not None
-    told = {note.key.removeprefix("network_args ") for note in converted.notes}
-    assert set(values) <= told
+    names = {note.key.removeprefix("network_args ") for note in converted.notes}
+    assert set(values) <= names

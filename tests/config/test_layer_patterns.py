@@ -33,13 +33,13 @@ def network(**values: object) -> Config:
 def test_later_rows_win_and_alpha_follows_the_rank() -> None:
     cfg = network(layer_settings=ROWS)
     targets = find_targets(make_tiny_denoiser(), ["attn.to_q", "attn.to_k"])
-    given = sizes(targets, cfg.network)
-    assert given["transformer_blocks.0.attn.to_q"] == Size(2, 1.0)
-    assert given["transformer_blocks.0.attn.to_k"] == Size(2, 3.0, 0.02)
-    assert given["transformer_blocks.1.attn.to_k"] == Size(6, 9.0, 0.03)
-    assert given["single_transformer_blocks.0.attn.to_q"] == Size(4, 2.0)
-    assert given["single_transformer_blocks.0.attn.to_k"] == Size(4, 3.0, 0.02)
-    assert [(rate, len(paths)) for rate, paths in by_rate(given).items()] == [(None, 4), (0.02, 3), (0.03, 1)]
+    layer_sizes = sizes(targets, cfg.network)
+    assert layer_sizes["transformer_blocks.0.attn.to_q"] == Size(2, 1.0)
+    assert layer_sizes["transformer_blocks.0.attn.to_k"] == Size(2, 3.0, 0.02)
+    assert layer_sizes["transformer_blocks.1.attn.to_k"] == Size(6, 9.0, 0.03)
+    assert layer_sizes["single_transformer_blocks.0.attn.to_q"] == Size(4, 2.0)
+    assert layer_sizes["single_transformer_blocks.0.attn.to_k"] == Size(4, 3.0, 0.02)
+    assert [(rate, len(paths)) for rate, paths in by_rate(layer_sizes).items()] == [(None, 4), (0.02, 3), (0.03, 1)]
 
 
 def test_each_layer_has_its_rank_and_the_estimate_counts_it() -> None:
@@ -47,9 +47,9 @@ def test_each_layer_has_its_rank_and_the_estimate_counts_it() -> None:
     model = make_tiny_denoiser()
     targets = find_targets(model, [*FACTS.default_targets, "proj_out"])
     linear = {path: (model.get_submodule(path).in_features, model.get_submodule(path).out_features) for path in targets}
-    given = sizes(targets, cfg.network)
-    lora = inject(model, targets, rank=4, alpha=2.0, dropout=0.0, seed=1, sizes=given)
-    for path, size in given.items():
+    layer_sizes = sizes(targets, cfg.network)
+    lora = inject(model, targets, rank=4, alpha=2.0, dropout=0.0, seed=1, sizes=layer_sizes)
+    for path, size in layer_sizes.items():
         a, b = lora.pair(path)
         assert (a.shape[0], b.shape[1], lora.alpha_of(path)) == (size.rank, size.rank, size.alpha)
         assert lora.layers[path].scaling["default"] == size.alpha / size.rank

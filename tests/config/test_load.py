@@ -185,8 +185,8 @@ prompt = "a"
 steps = "many"
 """
     loaded = loads(text)
-    found = {(p.line, p.path) for p in loaded.problems}
-    assert found == {
+    places = {(p.line, p.path) for p in loaded.problems}
+    assert places == {
         (1, "train_batch_size"),
         (3, "dataset.resolution"),
         (4, "dataset.min_bucket_size"),
@@ -348,9 +348,9 @@ def test_command_line_rules_over_the_file(tmp_path: Path) -> None:
 def test_a_wrong_flag_has_no_line_and_the_nearest_name() -> None:
     loaded = loads("[dataset]\nbatch_size = 3\n", {"batch_size": "x", "btach_size": "2", "unet_lr": "1"})
     assert [p.line for p in loaded.problems] == [None, None, None]
-    said = [p.sentence() for p in loaded.problems]
-    assert any("--btach_size" in s and "dataset.batch_size" in s for s in said)
-    assert any("--unet_lr" in s and "optimizer.learning_rate" in s for s in said)
+    sentences = [p.sentence() for p in loaded.problems]
+    assert any("--btach_size" in s and "dataset.batch_size" in s for s in sentences)
+    assert any("--unet_lr" in s and "optimizer.learning_rate" in s for s in sentences)
 
 
 def test_a_flag_on_a_section_that_is_none() -> None:

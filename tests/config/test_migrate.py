@@ -120,8 +120,8 @@ def test_migrations_run_in_turn_and_only_those_needed() -> None:
     assert migrated.data == {"dataset": {"batch_size": 2}, "network": {"network_dim": 8, "network_alpha": 8.0}}
     assert original == {"schema_version": 1, "dataset": {"batch_size": 2}}
     assert migrate({"schema_version": 3}, version=3, steps=steps).data == {}
-    given = migrate({"schema_version": 1, "network": {"network_dim": 4}}, version=2, steps=steps)
-    assert given.data["network"]["network_dim"] == 4
+    migration = migrate({"schema_version": 1, "network": {"network_dim": 4}}, version=2, steps=steps)
+    assert migration.data["network"]["network_dim"] == 4
     assert migrate({"dataset": {}}, version=3, steps=steps).data == {"dataset": {}}, "no version: written for today"
 
 

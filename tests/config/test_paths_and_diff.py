@@ -8,7 +8,7 @@ import pytest
 
 from backend.base.paths import PROJECT_ROOT, resolve
 from backend.config.diff import Change, diff
-from backend.config.schema import Config, Setting, settings, with_values
+from backend.config.schema import Config, ImageFolder, Setting, settings, with_values
 from tests.tiny.values import other_value
 
 
@@ -43,7 +43,7 @@ def test_every_setting_shows_in_the_difference(declared: Setting) -> None:
 def test_rows_are_compared_cell_by_cell() -> None:
     a = with_values(Config(), {"dataset.folders": [{"path": "a"}, {"path": "b"}]})
     b = with_values(Config(), {"dataset.folders": [{"path": "a", "num_repeats": 2}]})
-    row = {"path": "b", "num_repeats": 1, "control_path": None, "is_reg": False, "class_tokens": None}
+    row = ImageFolder(path="b").model_dump()
     assert diff(a, b) == [
         Change("dataset.folders[0].num_repeats", "Image folders: Repeats", 1, 2),
         Change("dataset.folders[1]", "Image folders", row, None),

@@ -37,26 +37,26 @@ def value_of(cfg: Config, name: str) -> tuple[bool, Any]:
 
 def followed(cfg: Config, remedy: str) -> list[str]:
     """The parts of a remedy that say what is so already."""
-    found = []
+    advice = []
     for name, wanted in _SET.findall(remedy):
         known, value = value_of(cfg, name)
         if known and str(value).lower() == wanted.rstrip(".").lower():
-            found.append(f"{name} is {value}: {remedy}")
+            advice.append(f"{name} is {value}: {remedy}")
     for verb, name, how in _WORDED.findall(remedy):
         known, value = value_of(cfg, name)
         so = {"on": value is True, "off": value is False, "empty": value is None, "out": value in (None, [], {})}[how]
         if known and so:
-            found.append(f"{verb} {name} {how}, which is {value}: {remedy}")
-    return found
+            advice.append(f"{verb} {name} {how}, which is {value}: {remedy}")
+    return advice
 
 
 def test_no_rule_advises_what_is_set() -> None:
-    told = []
+    advice = []
     for values, *_ in BROKEN:
         cfg = with_values(Config(), values)
         for rule in RULES:
-            told += [line for problem in rule.problems(cfg) for line in followed(cfg, problem.remedy)]
-    assert told == []
+            advice += [line for problem in rule.problems(cfg) for line in followed(cfg, problem.remedy)]
+    assert advice == []
 
 
 SIZES = [(1024, 1024)] * 3 + [(4000, 500), (300, 200), (1100, 1000), (64, 2000)]
@@ -83,17 +83,17 @@ def plans() -> Iterable[tuple[Config, Any]]:
 
 
 def test_no_finding_of_a_plan_advises_what_is_set_or_can_not_be() -> None:
-    told, kinds = [], set()
+    advice, kinds = [], set()
     for cfg, plan in plans():
         for finding in plan.findings:
             kinds.add(finding.kind)
-            told += followed(cfg, finding.remedy)
+            advice += followed(cfg, finding.remedy)
             lacking = FAMILIES[cfg.model.family].lacks_modes
-            told += [finding.remedy for mode in lacking if f"shape_mode to {mode}" in finding.remedy]
+            advice += [finding.remedy for mode in lacking if f"shape_mode to {mode}" in finding.remedy]
             step = re.search(r"[Ll]ower bucket_step", finding.remedy)
             if step and cfg.dataset.bucket_step <= plan.geometry.pixels_per_token:
-                told.append(finding.remedy)
-    assert told == [] and {"never_trained", "beyond_limits", "cropped", "low_limit", "linear_out"} <= kinds
+                advice.append(finding.remedy)
+    assert advice == [] and {"never_trained", "beyond_limits", "cropped", "low_limit", "linear_out"} <= kinds
 
 
 def test_no_reason_of_a_graph_advises_what_is_in_force() -> None:
@@ -136,7 +136,7 @@ def test_no_failure_advises_what_is_set() -> None:
     assert unused == []
     cfg = with_values(Config(), ALREADY)
     left = [unfollowed(remedy, {path: get(cfg, path) for path in by_path()}) for remedy in remedies]
-    told = [line for remedy in left for line in followed(cfg, remedy)]
+    advice = [line for remedy in left for line in followed(cfg, remedy)]
     words = ("gradient_checkpointing on", "lower batch_size", "loader_workers to 0", "use bf16")
-    assert told == [] and [r for r in left if any(word in r for word in words)] == []
+    assert advice == [] and [r for r in left if any(word in r for word in words)] == []
     assert [unfollowed(remedy, None) for remedy in remedies] == remedies

@@ -14,8 +14,18 @@ from backend.config.schema import Config, get, with_values
 from backend.families.table import lacking
 from tests.tiny.clips import add_family
 from tests.tiny.kept_rules import KEPT
-from tests.tiny.rule_rows import BROKEN, WITHOUT_PACKAGES
-from tests.tiny.rule_values import COMPARED, FOLDERS, LONG_NAME, SDXL, TEXT_RATIO, TOO_LONG, UNPAIRED, Values
+from tests.tiny.rule_rows import BROKEN
+from tests.tiny.rule_values import (
+    COMPARED,
+    FOLDERS,
+    LONG_NAME,
+    SDXL,
+    TEXT_RATIO,
+    TOO_LONG,
+    UNPAIRED,
+    WITHOUT_PACKAGES,
+    Values,
+)
 
 
 @pytest.mark.parametrize(("values", "path", "word"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
@@ -77,8 +87,8 @@ LACKED += [({path: value}, path) for path, value in DIFFUSION_ONLY.items()]
 
 @pytest.mark.parametrize(("values", "path"), LACKED, ids=str)
 def test_a_setting_that_the_family_lacks_is_a_warning_by_name(values: Values, path: str) -> None:
-    said = [problem for problem in check(with_values(Config(), values)) if problem.path == path]
-    assert any("does not have it" in problem.text and problem.severity == "warning" for problem in said)
+    problems = [problem for problem in check(with_values(Config(), values)) if problem.path == path]
+    assert any("does not have it" in problem.text and problem.severity == "warning" for problem in problems)
     other = {"model.family": "flux"} if "model.family" in values else SDXL
     assert not any("does not have it" in p.text for p in check(with_values(Config(), {**values, **other})))
 
@@ -86,8 +96,8 @@ def test_a_setting_that_the_family_lacks_is_a_warning_by_name(values: Values, pa
 @pytest.mark.parametrize("path", CLIPS_ONLY)
 def test_settings_of_clips_are_a_warning_for_a_family_of_pictures(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {path: CLIPS_ONLY[path]}
-    said = [problem for problem in check(with_values(Config(), values)) if "does not have it" in problem.text]
-    assert [(problem.path, problem.severity) for problem in said] == [(path, "warning")]
+    problems = [problem for problem in check(with_values(Config(), values)) if "does not have it" in problem.text]
+    assert [(problem.path, problem.severity) for problem in problems] == [(path, "warning")]
     add_family(monkeypatch)
     clips = {**values, "model.family": "clips"}
     assert not any("does not have it" in problem.text for problem in check(with_values(Config(), clips)))
@@ -137,9 +147,9 @@ def test_a_package_that_is_not_installed_is_told_with_the_other_problems(no_pack
     wrong = []
     for values, path, package in WITHOUT_PACKAGES:
         cfg = with_values(Config(), {"model.base_model": "m", **FOLDERS, **values})
-        found = [(p.path, p.severity, package in p.text, "pip install" in p.remedy) for p in ready(cfg)]
-        if found != [(path, "error", True, True)] or check(with_values(Config(), values), "always"):
-            wrong.append((values, found))
+        problems = [(p.path, p.severity, package in p.text, "pip install" in p.remedy) for p in ready(cfg)]
+        if problems != [(path, "error", True, True)] or check(with_values(Config(), values), "always"):
+            wrong.append((values, problems))
     assert wrong == []
 
 

@@ -155,5 +155,5 @@ def test_no_secret_of_the_machine_is_written(monkeypatch: pytest.MonkeyPatch, tm
     loaded = loads(
         f'hf_token = "{planted}"\n[model]\nfamily = "{planted}"\nvae = "C:\\{planted}"\n[x]\ntoken="{planted}"'
     )
-    said = " ".join(p.sentence() for p in loaded.problems)
-    assert "hf_token" in said and planted not in said
+    message = " ".join(p.sentence() for p in loaded.problems)
+    assert "hf_token" in message and planted not in message

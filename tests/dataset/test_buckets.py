@@ -85,10 +85,10 @@ def test_area_buckets_are_those_of_sd_scripts() -> None:
         (256, 2048), (320, 2048), (384, 2048), (448, 2048), (512, 2048), (576, 1792), (640, 1600), (704, 1472),
         (768, 1344), (832, 1216), (896, 1152), (960, 1088), (1024, 1024),
     }  # fmt: skip
-    found = sizes(area_buckets(1024, 256, 2048, 64, FLUX))
-    assert portrait <= found
-    assert all(width * height <= 1024 * 1024 for width, height in found)
-    assert all(side % 64 == 0 and 256 <= side <= 2048 for size in found for side in size)
+    buckets = sizes(area_buckets(1024, 256, 2048, 64, FLUX))
+    assert portrait <= buckets
+    assert all(width * height <= 1024 * 1024 for width, height in buckets)
+    assert all(side % 64 == 0 and 256 <= side <= 2048 for size in buckets for side in size)
 
 
 def test_limits_that_leave_no_bucket_are_an_error_with_a_fix() -> None:

@@ -56,8 +56,8 @@ def encoders(tiny_flux: Path) -> Counted:
 
 
 def latents(folder: Path, **changes: object) -> LatentCache:
-    given = {"vae": "a vae", "dtype": torch.float32, "transparency": "white", **changes}
-    return LatentCache(folder, **given)  # type: ignore[arg-type]
+    values = {"vae": "a vae", "dtype": torch.float32, "transparency": "white", **changes}
+    return LatentCache(folder, **values)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -267,10 +267,10 @@ def test_texts_are_those_of_the_encoders(tmp_path: Path, encoders: Counted) -> N
     stack = encoders.load()
     for caption, length in wanted:
         (expected,) = stack.encode([caption], length)
-        found = cache.load(caption, length)
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
-        assert found["prompt_embeds"].shape[0] == length
+        encoding = cache.load(caption, length)
+        assert encoding.keys() == expected.keys()
+        assert all(torch.equal(encoding[name], expected[name]) for name in expected)
+        assert encoding["prompt_embeds"].shape[0] == length
 
 
 def test_d13_d15_text_key_holds_caption_length_encoders_and_dtype(tmp_path: Path) -> None:
@@ -289,8 +289,10 @@ def test_bfloat16_comes_back_as_it_was(tmp_path: Path) -> None:
     cache = TextCache(tmp_path, "encoders", torch.bfloat16)
     tensors = {"prompt_embeds": torch.randn(5, 7).to(torch.bfloat16), "length": torch.tensor(3)}
     cache.write(cache.path("a", 5), tensors)
-    found = TextCache(tmp_path, "encoders", torch.bfloat16).load("a", 5)
-    assert all(torch.equal(found[name], tensors[name]) and found[name].dtype == tensors[name].dtype for name in tensors)
+    encoding = TextCache(tmp_path, "encoders", torch.bfloat16).load("a", 5)
+    assert all(
+        torch.equal(encoding[name], tensors[name]) and encoding[name].dtype == tensors[name].dtype for name in tensors
+    )
 
 
 def test_text_without_finite_values_is_refused(tmp_path: Path, tiny_flux: Path) -> None:
@@ -336,15 +338,15 @@ def test_a_caption_read_with_two_pictures_is_two_texts(tmp_path: Path, dropout: 
             "sampling": {"prompts": [prompt | {"width": size} for size in (512, 768)]},
         }
     )
-    given = (cfg, scan_dataset(cfg), FACTS.default_geometry, FACTS)
-    wanted = wanted_text(cfg, make_plan(*given, picture_tokens=lambda width, height: 4))
-    said = [(words.caption, item.path.stem, fit.bucket.width) for words in wanted for item, fit in words.controls]
+    inputs = (cfg, scan_dataset(cfg), FACTS.default_geometry, FACTS)
+    wanted = wanted_text(cfg, make_plan(*inputs, picture_tokens=lambda width, height: 4))
+    pairs = [(words.caption, item.path.stem, fit.bucket.width) for words in wanted for item, fit in words.controls]
     drawn = [(text, "a", width) for width in (512, 768) for text in ("a dog", "")]
     trained = [(text, name, 1024) for text in ("", "a cat") for name in "ab" if text or dropout]
-    assert said == trained + drawn
+    assert pairs == trained + drawn
     cache = TextCache(tmp_path, "encoders", torch.bfloat16)
     assert len({cache.path(*words) for words in wanted}) == len(wanted)
-    assert {words.controls for words in wanted_text(cfg, make_plan(*given))} == {()}
+    assert {words.controls for words in wanted_text(cfg, make_plan(*inputs))} == {()}
     assert cache.path("a cat", 512).stem == "3264ddf8853557bcdf07ba0d426aa2ce53eabb00"
 
 

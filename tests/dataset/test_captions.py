@@ -24,7 +24,7 @@ def test_decode(data: bytes, text: str, encoding: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "words"),
     [
         ("一只黑色的猫坐在窗台上".encode("gbk"), "not UTF-8"),
         ("黒い猫が窓辺に座っている".encode("shift-jis"), "not UTF-8"),
@@ -33,8 +33,8 @@ def test_decode(data: bytes, text: str, encoding: str) -> None:
         (b"a\x00b\x00", "zero bytes"),
     ],
 )
-def test_what_can_not_be_made_out_is_named(data: bytes, said: str) -> None:
-    with pytest.raises(BadCaption, match=said):
+def test_what_can_not_be_made_out_is_named(data: bytes, words: str) -> None:
+    with pytest.raises(BadCaption, match=words):
         decode(data)
 
 

@@ -34,9 +34,9 @@ RULE = ClipRule(lengths=(9,), rate=16.0, geometry=WAN.default_geometry, extracti
 Pairs = list[tuple[Item, Fit]]
 
 
-def pairs_of(found: Scan) -> Pairs:
+def pairs_of(scanned_set: Scan) -> Pairs:
     table = bucket_table(64, 16, 128, 16, WAN.default_geometry)
-    return [(item, table.assign(item.width, item.height, item.frames)) for item in found.items]
+    return [(item, table.assign(item.width, item.height, item.frames)) for item in scanned_set.items]
 
 
 def scanned(folder: Path) -> Pairs:
@@ -53,8 +53,8 @@ def pairs(tmp_path: Path) -> Pairs:
 
 
 def cache_in(folder: Path, **changes: Any) -> LatentCache:
-    given: dict[str, Any] = {"vae": "a vae", "dtype": torch.float32, "transparency": "white", **changes}
-    return LatentCache(folder, **given)
+    values: dict[str, Any] = {"vae": "a vae", "dtype": torch.float32, "transparency": "white", **changes}
+    return LatentCache(folder, **values)
 
 
 def greys(pixels: Tensor) -> list[float]:
@@ -132,8 +132,8 @@ def test_a_clip_that_changed_or_broke_after_the_scan_is_named(tmp_path: Path, ti
     (tmp_path / "i" / "other.mp4").unlink()
     with pytest.raises(Refused) as error:
         build_latents(cache_in(tmp_path / "c"), pairs, lambda: stack)
-    said = " ".join(problem.text for problem in error.value.problems)
-    assert "long.mp4 has changed" in said and "other.mp4 can't be read" in said
+    message = " ".join(problem.text for problem in error.value.problems)
+    assert "long.mp4 has changed" in message and "other.mp4 can't be read" in message
 
 
 class Starting:
@@ -153,8 +153,8 @@ class Starting:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_a_family_keeps_besides_the_latent_comes_with_the_text(tmp_path: Path, pairs: Pairs, workers: int) -> None:
     data = {"folders": [{"path": str(tmp_path / "i")}], "resolution": 64, "min_bucket_size": 16}
-    given = {"model": {"family": "wan", "text_length": 64}, "dataset": {**data, "validation_split": 0.4}}
-    cfg = Config.model_validate({**given, "video": {"target_frames": [9], "frame_extraction": "chunk"}})
+    values = {"model": {"family": "wan", "text_length": 64}, "dataset": {**data, "validation_split": 0.4}}
+    cfg = Config.model_validate({**values, "video": {"target_frames": [9], "frame_extraction": "chunk"}})
     plan = make_plan(cfg, scan_dataset(cfg, cache_dir=tmp_path / "s"), WAN.default_geometry, WAN)
     latents, text = cache_in(tmp_path / "c"), TextCache(tmp_path / "c", "encoders", torch.float32)
     build_latents(latents, wanted_latents(plan), Starting)
@@ -219,5 +219,5 @@ def test_pixels_of_a_clip_are_read_a_frame_at_a_time(tmp_path: Path, monkeypatch
 def test_a_family_of_pictures_is_as_before(tmp_path: Path) -> None:
     assert FLUX.default_geometry.latent_shape(64, 64) == (16, 8, 8)
     write_clip(tmp_path / "a.mp4", 9)
-    found = scan([FolderSpec(tmp_path)])
-    assert not found.items and found.findings[0].kind == "no_pictures"
+    result = scan([FolderSpec(tmp_path)])
+    assert not result.items and result.findings[0].kind == "no_pictures"

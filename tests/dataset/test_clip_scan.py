@@ -26,7 +26,7 @@ def config(folder: Path, family: str = "clips", **values: Any) -> Config:
     return with_values(Config(), {"model.family": family, "dataset.folders": [{"path": str(folder)}], **values})
 
 
-def found(folder: Path, family: str = "clips", **values: Any) -> DatasetScan:
+def scan_of(folder: Path, family: str = "clips", **values: Any) -> DatasetScan:
     return scan_dataset(config(folder, family, **values), cache_dir=folder.parent / "cache")
 
 
@@ -45,7 +45,7 @@ def mixed(tmp_path: Path) -> Path:
 
 
 def test_pictures_and_clips_of_one_folder_are_items_with_their_captions(family: None, mixed: Path) -> None:
-    scan = found(mixed, **{"video.frame_extraction": "chunk"})
+    scan = scan_of(mixed, **{"video.frame_extraction": "chunk"})
     items = scan.train.items
     windows = {name: [item.window for item in items if item.path.name == name] for name in {i.path.name for i in items}}
     assert {name: len(each) for name, each in windows.items()} == {
@@ -60,7 +60,7 @@ def test_pictures_and_clips_of_one_folder_are_items_with_their_captions(family: 
     assert {item.caption for item in items if item.path.name == "long.mp4"} == {"a long clip"}
     assert len({item.key for item in items if item.path.name == "long.mp4"}) == 1
     assert DatasetScan.from_dict(scan.to_dict()) == scan
-    again = found(mixed, **{"video.frame_extraction": "chunk"})
+    again = scan_of(mixed, **{"video.frame_extraction": "chunk"})
     assert again == scan
     assert "1 image and 12 windows of 5 clips to use of 7 found" in scan.train.summary()[0]
 
@@ -80,7 +80,8 @@ def test_settings_change_which_frames_are_trained_on(family: None, tmp_path: Pat
     write_clip(tmp_path / "set" / "a.mp4", 40)
     seen = [
         tuple(
-            item.window for item in found(tmp_path / "set", **{f"video.{k}": v for k, v in change.items()}).train.items
+            item.window
+            for item in scan_of(tmp_path / "set", **{f"video.{k}": v for k, v in change.items()}).train.items
         )
         for change in ({}, *CHANGES)
     ]
@@ -92,33 +93,33 @@ def kinds(scan: DatasetScan) -> dict[str, Finding]:
 
 
 def test_what_is_cut_repeated_or_too_short_is_said_of_each_clip(family: None, mixed: Path) -> None:
-    said = kinds(found(mixed, **{"video.target_frames": [10, 34]}))
-    names = {kind: {Path(file).name for file in finding.files} for kind, finding in said.items()}
-    assert names["clip_short"] == {"short.webm"} and "6 frames, 5 taken" in said["clip_short"].text
+    texts = kinds(scan_of(mixed, **{"video.target_frames": [10, 34]}))
+    names = {kind: {Path(file).name for file in finding.files} for kind, finding in texts.items()}
+    assert names["clip_short"] == {"short.webm"} and "6 frames, 5 taken" in texts["clip_short"].text
     assert names["clip_lengths_left"] == {"fast.mkv", "slow.gif", "moving.webp"}
     assert names["clip_repeats"] == {"slow.gif", "moving.webp"} and names["clip_retimed"] == {"fast.mkv"}
-    assert "10 becomes 9, 34 becomes 33" in said["clip_length"].text
-    assert "long.mp4 (0.4 of 2.5 s)" in said["clip_seconds"].text
-    assert "broken.mov" in said["unreadable"].text and "animated" not in said and "copies" not in said
-    used = {Path(clip.path).name: clip for clip in found(mixed).train.clips}
+    assert "10 becomes 9, 34 becomes 33" in texts["clip_length"].text
+    assert "long.mp4 (0.4 of 2.5 s)" in texts["clip_seconds"].text
+    assert "broken.mov" in texts["unreadable"].text and "animated" not in texts and "copies" not in texts
+    used = {Path(clip.path).name: clip for clip in scan_of(mixed).train.clips}
     assert used["long.mp4"].used == pytest.approx(9 / 16) and used["long.mp4"].dropped == pytest.approx(31 / 16)
     assert math.isclose(sum(c.used + c.dropped for c in used.values()), sum(c.seconds for c in used.values()))
 
 
 def test_a_family_of_pictures_names_clips_as_other_files(mixed: Path, family: None) -> None:
-    found(mixed)
-    scan = found(mixed, "flux")
+    scan_of(mixed)
+    scan = scan_of(mixed, "flux")
     assert {item.path.name for item in scan.train.items} == {"moving.webp", "still.png"}
     assert scan.train.other[".mp4"] == 1 and not scan.train.clips and "animated" in kinds(scan)
     # what was measured for pictures is measured again as a clip
-    again = {item.path.name for item in found(mixed).train.items if item.window is not None}
+    again = {item.path.name for item in scan_of(mixed).train.items if item.window is not None}
     assert "moving.webp" in again
 
 
 def test_all_windows_of_a_clip_are_held_out_together(family: None, tmp_path: Path) -> None:
     for number in range(6):
         write_clip(tmp_path / "set" / f"{number}.mp4", 20 + number)
-    scan = found(tmp_path / "set", **{"video.frame_extraction": "chunk", "dataset.validation_split": 0.34})
+    scan = scan_of(tmp_path / "set", **{"video.frame_extraction": "chunk", "dataset.validation_split": 0.34})
     held, kept = scan.validation["held out"].items, scan.train.items
     assert {item.path for item in held}.isdisjoint(item.path for item in kept)
     assert len({item.path for item in held}) == 2 and len(held) >= 4
@@ -127,8 +128,8 @@ def test_all_windows_of_a_clip_are_held_out_together(family: None, tmp_path: Pat
 
 def test_a_folder_of_nothing_says_what_is_looked_for(family: None, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    (said,) = [finding for finding in found(tmp_path / "set").findings if finding.kind == "no_pictures"]
-    assert "no image or video" in said.text and "mp4" in said.remedy
+    (notice,) = [finding for finding in scan_of(tmp_path / "set").findings if finding.kind == "no_pictures"]
+    assert "no image or video" in notice.text and "mp4" in notice.remedy
 
 
 def test_thumbnails_and_strips_of_clips(tmp_path: Path) -> None:

@@ -176,16 +176,16 @@ def test_files_that_are_no_clips_are_named(tmp_path: Path) -> None:
         stream = container.add_stream("mpeg4", rate=16)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         container.start_encoding()
-    said = {}
+    messages = {}
     for path in sorted(tmp_path.iterdir()):
         if "whole" not in path.name and "moved" not in path.name:
             with pytest.raises(BadClip) as error:
                 probe(path)
-            said[path.name] = str(error.value)
-    assert "no video stream" in said["sound.mp4"] and "empty" in said["empty.mp4"]
-    assert "no frames" in said["none.avi"] and "known format" in said["text.mp4"]
-    assert all("cut off" in said[name] for name in ("cut.mp4", "cut.mkv", "cut.avi"))
-    assert len(said) == 9
+            messages[path.name] = str(error.value)
+    assert "no video stream" in messages["sound.mp4"] and "empty" in messages["empty.mp4"]
+    assert "no frames" in messages["none.avi"] and "known format" in messages["text.mp4"]
+    assert all("cut off" in messages[name] for name in ("cut.mp4", "cut.mkv", "cut.avi"))
+    assert len(messages) == 9
 
 
 def test_a_format_without_a_decoder_is_named(tmp_path: Path) -> None:
@@ -241,9 +241,9 @@ def test_windows_lie_within_their_clip_and_have_lengths_of_the_family(
     frames: int, lengths: list[int], extraction: Any, stride: int, sample: int, rate: float, taken: float
 ) -> None:
     whole = tuple(sorted({GEOMETRY.whole_frames(length) for length in lengths}))
-    chosen = rule(lengths=whole, extraction=extraction, stride=stride, sample=sample, rate=taken)
+    clip_rule = rule(lengths=whole, extraction=extraction, stride=stride, sample=sample, rate=taken)
     seen = replace(FACTS, frames=frames, rate=rate, seconds=frames / rate)
-    clip = cut_clip(Path("a.mp4"), seen, chosen)
+    clip = cut_clip(Path("a.mp4"), seen, clip_rule)
     assert clip.windows and len(set(clip.windows)) == len(clip.windows)
     for window in clip.windows:
         assert window.start >= 0 and (window.frames - 1) % 4 == 0 and window.frames <= max(whole)
@@ -275,13 +275,13 @@ def test_a_stated_source_rate_takes_the_place_of_the_files_own(tmp_path: Path) -
 
 def test_the_rule_of_a_run_comes_from_its_settings(family: None) -> None:
     def of(**video: Any) -> ClipRule:
-        found = ClipRule.of(Config.model_validate({"model": {"family": "clips"}, "video": video}))
-        assert found is not None
-        return found
+        clip_rule = ClipRule.of(Config.model_validate({"model": {"family": "clips"}, "video": video}))
+        assert clip_rule is not None
+        return clip_rule
 
     assert (of().lengths, of().rate, of().extraction) == ((9,), 16.0, "head")
     assert of(target_frames=[80, 33, 78]).lengths == (33, 77) and of(target_fps=24.0).rate == 24.0
     assert of(frame_extraction="full", max_frames=50).lengths == (49,)
-    given = of(frame_stride=3, frame_sample=2, source_fps=30.0, frame_extraction="slide")
-    assert (given.stride, given.sample, given.source_rate) == (3, 2, 30.0)
+    run_rule = of(frame_stride=3, frame_sample=2, source_fps=30.0, frame_extraction="slide")
+    assert (run_rule.stride, run_rule.sample, run_rule.source_rate) == (3, 2, 30.0)
     assert ClipRule.of(Config()) is None

@@ -75,10 +75,10 @@ def test_a_wide_green_becomes_the_srgb_green(kind: str) -> None:
 
 def test_srgb_under_any_name_changes_no_pixel() -> None:
     image = Image.effect_noise((32, 32), 90).convert("RGB")
-    found = saved(image, "PNG", SRGB)
-    assert open_image(found).tobytes() == image.tobytes()
-    found.seek(0)
-    assert probe(found).profile == ""
+    file = saved(image, "PNG", SRGB)
+    assert open_image(file).tobytes() == image.tobytes()
+    file.seek(0)
+    assert probe(file).profile == ""
 
 
 def test_alpha_is_kept_while_colours_are_converted() -> None:
@@ -104,11 +104,11 @@ def test_a_profile_of_another_kind_or_damaged_is_told(tmp_path: Path) -> None:
         with_caption(tmp_path / f"{name}.jpg")
         Image.new(mode, (8, 8), 100).save(tmp_path / f"{name}.jpg", icc_profile=profile)
     with_caption(picture(tmp_path / "wide.png", icc_profile=P3))
-    found = scan([FolderSpec(tmp_path)])
-    assert len(found.items) == 4
-    (bad,) = [each for each in found.findings if each.kind == "bad_profile"]
+    result = scan([FolderSpec(tmp_path)])
+    assert len(result.items) == 4
+    (bad,) = [each for each in result.findings if each.kind == "bad_profile"]
     assert bad.severity == "warning" and len(bad.files) == 3 and "sRGB" in bad.remedy
-    (good,) = [each for each in found.findings if each.kind == "profile"]
+    (good,) = [each for each in result.findings if each.kind == "profile"]
     assert "P3 test (1)" in good.text and good.files == (str(tmp_path / "wide.png"),)
 
 

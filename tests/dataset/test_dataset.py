@@ -41,10 +41,10 @@ def test_folders_repeats_and_settings_of_problems(many: Path, tmp_path: Path) ->
             }
         }
     )
-    found = scan_dataset(cfg)
-    assert {item.repeats for item in found.train.items} == {3}
-    assert found.train.items[0].caption == "sks, number 0"
-    (problem,) = [p for p in found.problems if p.severity == "error"]
+    result = scan_dataset(cfg)
+    assert {item.repeats for item in result.train.items} == {3}
+    assert result.train.items[0].caption == "sks, number 0"
+    (problem,) = [p for p in result.problems if p.severity == "error"]
     assert problem.path == "dataset.folders[1].path"
 
 
@@ -60,12 +60,12 @@ def test_cache_folder_lies_in_the_project_unless_set(tmp_path: Path) -> None:
 
 def test_split_is_disjoint_and_stays_when_pictures_are_added(many: Path, tmp_path: Path) -> None:
     cfg = config(many, tmp_path / "c", validation_split=0.2)
-    found = scan_dataset(cfg)
-    held = {item.path.name for item in found.validation["held out"].items}
-    trained = {item.path.name for item in found.train.items}
+    result = scan_dataset(cfg)
+    held = {item.path.name for item in result.validation["held out"].items}
+    trained = {item.path.name for item in result.train.items}
     assert len(held) == 4 and len(trained) == 16 and not held & trained
-    assert scan_dataset(cfg).validation == found.validation
-    assert any(finding.kind == "held_out" for finding in found.train.findings)
+    assert scan_dataset(cfg).validation == result.validation
+    assert any(finding.kind == "held_out" for finding in result.train.findings)
     with_caption(picture(many / "new.png", colour=(0, 99, 0)))
     later = {item.path.name for item in scan_dataset(cfg).validation["held out"].items}
     assert len(held & later) >= 3
@@ -76,23 +76,23 @@ def test_split_is_disjoint_and_stays_when_pictures_are_added(many: Path, tmp_pat
 def test_split_keeps_copies_together(many: Path, tmp_path: Path) -> None:
     for path in list(many.glob("*.png")):
         (many / f"copy_{path.name}").write_bytes(path.read_bytes())
-    found = scan_dataset(config(many, tmp_path / "c", validation_split=0.25))
-    held = {item.key for item in found.validation["held out"].items}
-    assert len(held) == 5 == len(found.validation["held out"].items)
-    assert not held & {item.key for item in found.train.items}
+    result = scan_dataset(config(many, tmp_path / "c", validation_split=0.25))
+    held = {item.key for item in result.validation["held out"].items}
+    assert len(held) == 5 == len(result.validation["held out"].items)
+    assert not held & {item.key for item in result.train.items}
 
 
 @pytest.mark.parametrize(("share", "held"), [(0.001, 1), (0.999, 19)])
 def test_split_leaves_something_on_both_sides(many: Path, tmp_path: Path, share: float, held: int) -> None:
-    found = scan_dataset(config(many, tmp_path / "c", validation_split=share))
-    assert (len(found.validation["held out"].items), len(found.train.items)) == (held, 20 - held)
+    result = scan_dataset(config(many, tmp_path / "c", validation_split=share))
+    assert (len(result.validation["held out"].items), len(result.train.items)) == (held, 20 - held)
 
 
 def test_one_picture_can_not_be_split(tmp_path: Path) -> None:
     with_caption(picture(tmp_path / "i" / "a.png"))
-    found = scan_dataset(config(tmp_path / "i", tmp_path / "c", validation_split=0.5))
-    assert not found.validation and len(found.train.items) == 1
-    assert [problem.path for problem in found.problems] == ["dataset.validation_split"]
+    result = scan_dataset(config(tmp_path / "i", tmp_path / "c", validation_split=0.5))
+    assert not result.validation and len(result.train.items) == 1
+    assert [problem.path for problem in result.problems] == ["dataset.validation_split"]
 
 
 def test_validation_folders_and_leaks(many: Path, tmp_path: Path) -> None:
@@ -101,14 +101,14 @@ def test_validation_folders_and_leaks(many: Path, tmp_path: Path) -> None:
     with_caption(picture(leaking / "w.png", colour=(3, 0, 0)))
     cfg = config(many, tmp_path / "c")
     rows = [{"path": str(path), "name": name} for name, path in (("apart", apart.parent), ("leaking", leaking))]
-    found = scan_dataset(Config.model_validate({**cfg.model_dump(), "validation": {"validation_folders": rows}}))
-    assert {name: len(scan.items) for name, scan in found.validation.items()} == {"apart": 1, "leaking": 1}
+    result = scan_dataset(Config.model_validate({**cfg.model_dump(), "validation": {"validation_folders": rows}}))
+    assert {name: len(scan.items) for name, scan in result.validation.items()} == {"apart": 1, "leaking": 1}
     # Repeats weigh training only.
-    assert found.validation["apart"].items[0].repeats == 1
-    (leak,) = [finding for finding in found.findings if finding.kind == "leak"]
+    assert result.validation["apart"].items[0].repeats == 1
+    (leak,) = [finding for finding in result.findings if finding.kind == "leak"]
     assert "w.png" in leak.text and leak.setting == "validation.validation_folders[1].path"
-    assert found.captions() == [f"number {n}" for n in range(20)] + ["a caption"]
-    assert DatasetScan.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert result.captions() == [f"number {n}" for n in range(20)] + ["a caption"]
+    assert DatasetScan.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -123,8 +123,8 @@ def test_command_writes_progress_and_a_result_that_reads_back(many: Path, tmp_pa
     assert code == 0
     assert progress[-1]["kind"] == "progress" and (progress[-1]["done"], progress[-1]["total"]) == (20, 20)
     assert result["kind"] == "result"
-    found = Scan.from_dict(result["scan"])
-    assert len(found.items) == 20 and found.items[0].caption == "sks, number 0"
+    read_back = Scan.from_dict(result["scan"])
+    assert len(read_back.items) == 20 and read_back.items[0].caption == "sks, number 0"
 
 
 def test_command_in_words_and_exit_codes(many: Path, tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_command_takes_a_config(many: Path, tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"[dataset]\nvalidation_split = 0.1\n[[dataset.folders]]\npath = '{many}'\n")
     code, text = run("--config", str(file), "--json", "--cache_dir", str(tmp_path / "c"))
-    found = DatasetScan.from_dict(json.loads(text)["dataset"])
-    assert code == 0 and len(found.train.items) == 18
+    result = DatasetScan.from_dict(json.loads(text)["dataset"])
+    assert code == 0 and len(result.train.items) == 18
     file.write_text("[dataset]\nbatchsize = 1\n")
     code, text = run("--config", str(file), "--json")
     assert code == 1 and json.loads(text)["problems"][0]["path"] == "dataset.batchsize"

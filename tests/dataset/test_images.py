@@ -37,8 +37,8 @@ def test_exif_turns_pixels_and_size_once(tmp_path: Path, orientation: int) -> No
     image = open_image(path)
     expected = (20, 40) if orientation >= 5 else (40, 20)
     assert image.size == expected
-    found = probe(path)
-    assert (found.width, found.height) == expected
+    info = probe(path)
+    assert (info.width, info.height) == expected
     assert colours_at(image, *CORNERS[orientation]) == ["R", "B"]
     # Nothing is left that would turn it a second time.
     assert image.getexif().get(0x0112, 1) == 1

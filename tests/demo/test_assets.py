@@ -60,17 +60,17 @@ def test_the_base_loads_in_diffusers_from_local_files_and_draws() -> None:
 
 
 def test_the_concept_has_captioned_pictures_of_many_shapes() -> None:
-    found = pictures("concept")
-    assert 20 <= len(found) <= 40
-    assert len({round(w / h, 2) for w, h in (Image.open(path).size for path in found)}) >= 6
-    assert all("zorbl" in caption(path) for path in found)
+    images = pictures("concept")
+    assert 20 <= len(images) <= 40
+    assert len({round(w / h, 2) for w, h in (Image.open(path).size for path in images)}) >= 6
+    assert all("zorbl" in caption(path) for path in images)
 
 
 @pytest.mark.parametrize("folder", [*TRAINED, *HELD_OUT])
 def test_every_picture_has_a_caption_that_fits_the_text_length(folder: str) -> None:
-    found = pictures(folder)
-    assert len(found) >= 8
-    assert all(caption(path) for path in found)
+    images = pictures(folder)
+    assert len(images) >= 8
+    assert all(caption(path) for path in images)
     assert not [path for path in (DEMO / folder).glob("*.txt") if not path.with_suffix(".png").is_file()]
 
 

@@ -54,10 +54,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_demo(where: Path, preset_file: Path, *more: str) -> tuple[int, str, list[Run]]:
     """Exit code, what was printed, and the runs in their folder."""
-    told = StringIO()
-    console = Console(file=told, width=100, highlight=False)
+    output = StringIO()
+    console = Console(file=output, width=100, highlight=False)
     code = demo.main(["--preset", str(preset_file), "--runs", str(where / "runs"), *more], console)
-    return code, told.getvalue(), list_runs(where / "runs")
+    return code, output.getvalue(), list_runs(where / "runs")
 
 
 @pytest.mark.slow

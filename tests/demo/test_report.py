@@ -47,7 +47,7 @@ def compiled(graphs: int, planned: int = 2, state: str = "compiled", reason: str
     return [CompileStateEvent(state=state, reason=reason, planned=planned), *made]
 
 
-def said(run: Run) -> tuple[str, str]:
+def report_texts(run: Run) -> tuple[str, str]:
     """The report as plain text, and as a terminal with colours gets it."""
     plain, coloured = StringIO(), StringIO()
     for file, colours in ((plain, False), (coloured, True)):
@@ -59,15 +59,15 @@ def said(run: Run) -> tuple[str, str]:
 
 def row(text: str, *first: str) -> list[str]:
     """The words of the line that begins with these words."""
-    found = [line.split() for line in text.splitlines() if line.split()[: len(first)] == list(first)]
-    assert len(found) == 1, text
-    return found[0]
+    rows = [line.split() for line in text.splitlines() if line.split()[: len(first)] == list(first)]
+    assert len(rows) == 1, text
+    return rows[0]
 
 
 def test_losses_are_told_for_every_set_and_noise_level(run: Run) -> None:
     write(run, validation(0, BEFORE), validation(0, BEFORE, "base"))
     write(run, validation(5, {"0.05": 0.9, "0.35": 0.9}), validation(9, AFTER), validation(9, BEFORE, "base"))
-    text, _ = said(run)
+    text, _ = report_texts(run)
     assert row(text, "concept") == ["concept", "all", "0.30000", "0.22500", "-25.0", "%"]
     assert row(text, "base") == ["base", "all", "0.30000", "0.30000", "+0.0", "%"]
     assert ["0.05", "0.40000", "0.30000", "-25.0", "%"] in [line.split() for line in text.splitlines()]
@@ -76,7 +76,7 @@ def test_losses_are_told_for_every_set_and_noise_level(run: Run) -> None:
 def test_a_set_that_was_measured_once_has_no_change(run: Run) -> None:
     write(run, validation(9, AFTER))
     assert read_outcome(run).changes == ()
-    assert "Validation" not in said(run)[0]
+    assert "Validation" not in report_texts(run)[0]
 
 
 def test_percent_falls_below_zero() -> None:
@@ -88,7 +88,7 @@ def test_graphs_as_planned_are_told_in_plain(run: Run) -> None:
     write(run, *compiled(2))
     with MetricsWriter(run) as metrics:
         metrics.add(1, compile_seconds=41.26, graphs=2)
-    text, coloured = said(run)
+    text, coloured = report_texts(run)
     assert "Graphs: 2 planned, 2 compiled; 0 recompiles, 0 graph breaks" in text
     assert "Compile time: 41.3 s" in text
     assert "\x1b[33m" not in coloured
@@ -96,21 +96,21 @@ def test_graphs_as_planned_are_told_in_plain(run: Run) -> None:
 
 def test_a_graph_too_many_is_amber(run: Run) -> None:
     write(run, *compiled(3), RecompileEvent(reason="image tokens", block="double"))
-    text, coloured = said(run)
+    text, coloured = report_texts(run)
     assert "Graphs: 2 planned, 3 compiled; 1 recompiles, 0 graph breaks" in text
     assert "\x1b[33mGraphs" in coloured
 
 
 def test_without_a_compiler_it_says_so_in_amber(run: Run) -> None:
     write(run, *compiled(0, state="fallback", reason="compile was asked for, but the run is eager: no C++ compiler"))
-    text, coloured = said(run)
+    text, coloured = report_texts(run)
     assert "no C++ compiler" in text
     assert "\x1b[33mCompile: " in coloured
 
 
 def test_compile_switched_off_is_no_alarm(run: Run) -> None:
     write(run, CompileStateEvent(state="off", planned=0))
-    text, coloured = said(run)
+    text, coloured = report_texts(run)
     assert text.strip() == "Compile: off"
     assert "\x1b[33m" not in coloured
 

@@ -79,10 +79,10 @@ def test_a_run_on_clips_from_the_preset_to_mp4_is_compiled_with_the_planned_grap
         "sampling.sample_at_start": False,
     }
     dump(with_values(cfg, values), tmp_path / "short.toml")
-    said = StringIO()
-    console = Console(file=said, width=100, highlight=False)
+    output = StringIO()
+    console = Console(file=output, width=100, highlight=False)
     code = demo.main(["--video", "--preset", str(tmp_path / "short.toml"), "--runs", str(tmp_path / "runs")], console)
-    assert code == 0, said.getvalue()
+    assert code == 0, output.getvalue()
     (run,) = list_runs(tmp_path / "runs")
     row = MetricsReader(run).last()
     assert row is not None and row["step"] == 4
@@ -91,7 +91,7 @@ def test_a_run_on_clips_from_the_preset_to_mp4_is_compiled_with_the_planned_grap
     (planned,) = {event["planned"] for event in compiling if event.get("planned")}
     assert [event["gradients"] for event in compiling if "graph" in event] == [True, False]
     assert (planned, row["recompiles"], row["breaks"]) == (2, 0, 0)
-    assert f"Graphs: {planned} planned, {planned} compiled; 0 recompiles, 0 graph breaks" in said.getvalue()
+    assert f"Graphs: {planned} planned, {planned} compiled; 0 recompiles, 0 graph breaks" in output.getvalue()
     (sample,) = run.samples()
     with av.open(str(sample.path)) as clip:
         assert len([*clip.decode(video=0)]) == 9 and clip.streams.video[0].average_rate == 16

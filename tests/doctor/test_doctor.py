@@ -26,16 +26,16 @@ GPU = {
 }
 
 
-def by_name(found: list[Check]) -> dict[str, Check]:
-    return {check.name: check for check in found}
+def by_name(result: list[Check]) -> dict[str, Check]:
+    return {check.name: check for check in result}
 
 
 @pytest.mark.slow
 def test_this_machine_is_proven_in_a_subprocess(tmp_path: Path) -> None:
     lines: list[str] = []
     code = doctor.main(["--json", "--cache-dir", str(tmp_path)], lines.append)
-    found = by_name([Check(**json.loads(line)) for line in lines])
-    assert code == 0 and found["Compile"].state == "ok" and "forward and backward on" in found["Compile"].text
+    checks = by_name([Check(**json.loads(line)) for line in lines])
+    assert code == 0 and checks["Compile"].state == "ok" and "forward and backward on" in checks["Compile"].text
     assert {
         "Python",
         "Packages",
@@ -46,48 +46,48 @@ def test_this_machine_is_proven_in_a_subprocess(tmp_path: Path) -> None:
         "Disk",
         "Attention",
         "Quantised base",
-    } <= found.keys()
-    assert "usable here: sdpa" in found["Attention"].text
+    } <= checks.keys()
+    assert "usable here: sdpa" in checks["Attention"].text
     assert list(tmp_path.iterdir()) == [], "the proof leaves nothing behind"
 
 
 @pytest.mark.slow
 def test_a_broken_compiler_fails_with_its_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/bin/false")
-    found = doctor._proof(tmp_path)
-    assert found.state == "fail" and found.text.startswith("compiling failed: ")
-    assert found.remedy == toolchain.compiler_remedy() != ""
+    check = doctor._proof(tmp_path)
+    assert check.state == "fail" and check.text.startswith("compiling failed: ")
+    assert check.remedy == toolchain.compiler_remedy() != ""
 
 
 @pytest.mark.slow
 def test_a_cache_folder_with_a_space_is_told_to_be_the_cause(tmp_path: Path) -> None:
     spaced = tmp_path / "a b"
     spaced.mkdir()
-    found = doctor._proof(spaced)
-    assert found.state == "fail" and "fatal error" in found.text, "what the compiler said, not what torch said of it"
-    assert found.remedy == toolchain.folder_remedy()
+    check = doctor._proof(spaced)
+    assert check.state == "fail" and "fatal error" in check.text, "what the compiler said, not what torch said of it"
+    assert check.remedy == toolchain.folder_remedy()
 
 
 def test_a_compiler_that_stumbles_over_a_path_is_not_to_be_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "C++ compile error: g++: fatal error: input file '/tmp/a' is the same as output file"
+    words = "C++ compile error: g++: fatal error: input file '/tmp/a' is the same as output file"
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    assert toolchain.remedy_of(said) == toolchain.compiler_remedy() and list(doctor._install()) == []
+    assert toolchain.remedy_of(words) == toolchain.compiler_remedy() and list(doctor._install()) == []
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/a b/i")
-    assert toolchain.remedy_of(said) == toolchain.folder_remedy()
+    assert toolchain.remedy_of(words) == toolchain.folder_remedy()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/ab/i")
     monkeypatch.setattr(toolchain, "torch_folder", lambda: Path("/home/j/my tools/.venv/torch"))
-    assert toolchain.remedy_of(said) == toolchain.install_remedy()
+    assert toolchain.remedy_of(words) == toolchain.install_remedy()
     (check,) = doctor._install()
     assert check.state == "warn" and "/home/j/my tools/.venv/torch has a space in it" in check.text
     assert check.remedy == toolchain.install_remedy()
 
 
 def test_triton_is_not_to_be_installed_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "CppCompileError: /root/.triton/cache/x.cpp"
+    words = "CppCompileError: /root/.triton/cache/x.cpp"
     monkeypatch.setattr(toolchain, "has_triton", lambda: False)
-    assert toolchain.remedy_of(said) == toolchain.triton_remedy()
+    assert toolchain.remedy_of(words) == toolchain.triton_remedy()
     monkeypatch.setattr(toolchain, "has_triton", lambda: True)
-    assert toolchain.remedy_of(said) == toolchain.compiler_remedy()
+    assert toolchain.remedy_of(words) == toolchain.compiler_remedy()
 
 
 def test_torch_that_does_not_load_or_is_old_is_told() -> None:
@@ -113,9 +113,9 @@ def test_gpu_states() -> None:
 
 
 def test_each_unusable_attention_route_is_named() -> None:
-    found = by_name(doctor._attention(GPU))
-    assert found["Attention flash2"].remedy == "Optional: pip install flash-attn"
-    assert found["Attention fa3"].state == "warn" and "Attention sdpa" not in found
+    checks = by_name(doctor._attention(GPU))
+    assert checks["Attention flash2"].remedy == "Optional: pip install flash-attn"
+    assert checks["Attention fa3"].state == "warn" and "Attention sdpa" not in checks
 
 
 def test_without_a_card_one_line_names_every_attention_route() -> None:
@@ -126,11 +126,16 @@ def test_without_a_card_one_line_names_every_attention_route() -> None:
 
 
 def test_what_a_quantised_base_lacks_is_named_with_its_mend() -> None:
-    said = {"nf4": "nf4 needs the package bitsandbytes, which is not installed", "int8": "", "fp8": "fp8 needs Ada"}
-    nf4, fp8 = doctor._quantised({"quantised": said})
-    assert (nf4.state, nf4.text, nf4.remedy) == ("warn", said["nf4"], "Optional: pip install bitsandbytes")
+    words = {"nf4": "nf4 needs the package bitsandbytes, which is not installed", "int8": "", "fp8": "fp8 needs Ada"}
+    nf4, fp8 = doctor._quantised({"quantised": words})
+    assert (nf4.state, nf4.text, nf4.remedy) == ("warn", words["nf4"], "Optional: pip install bitsandbytes")
     assert fp8.text == "fp8 needs Ada" and "bf16" in fp8.remedy
-    assert [check.state for check in doctor._quantised({"quantised": dict.fromkeys(said, "")})] == ["ok"]
+    assert [check.state for check in doctor._quantised({"quantised": dict.fromkeys(words, "")})] == ["ok"]
+    on_gpu = {"quantised": dict.fromkeys(words, ""), "gpu": {"name": "a GPU"}}
+    with_kernels, without = (
+        doctor._quantised({**on_gpu, "packages": {"triton": lacks}})[0].text for lacks in (None, "is not installed")
+    )
+    assert "Triton" in without and "Triton" not in with_kernels
 
 
 @pytest.fixture
@@ -181,13 +186,13 @@ def test_missing_tools_are_named_with_their_mend(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(toolchain, "compiler", lambda kind="cpp": None)
     monkeypatch.setattr(toolchain, "has_triton", lambda: False)
     monkeypatch.setattr(toolchain, "python_header", lambda: None)
-    found = by_name(list(doctor._toolchain(on_gpu=True)))
-    assert {name: check.state for name, check in found.items()} == {
+    checks = by_name(list(doctor._toolchain(on_gpu=True)))
+    assert {name: check.state for name, check in checks.items()} == {
         "Triton": "fail",
         "C compiler": "fail",
         "Python headers": "fail",
     }
-    assert all(check.remedy for check in found.values())
+    assert all(check.remedy for check in checks.values())
     on_cpu = by_name(list(doctor._toolchain(on_gpu=False)))
     assert on_cpu["C++ compiler"].state == "fail" and on_cpu["Triton"].state == "ok"
 
@@ -197,9 +202,9 @@ def test_windows_is_told_of_its_own_tools(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(toolchain, "msvc", lambda: None)
     monkeypatch.setattr(toolchain, "compiler", lambda kind="cpp": None)
     monkeypatch.setattr(toolchain, "has_triton", lambda: False)
-    found = by_name(list(doctor._toolchain(on_gpu=True)))
-    assert "triton-windows" in found["Triton"].remedy and found["C compiler"].state == "warn"
-    assert found["MSVC"].state == "warn" and found["MSVC"].remedy
+    checks = by_name(list(doctor._toolchain(on_gpu=True)))
+    assert "triton-windows" in checks["Triton"].remedy and checks["C compiler"].state == "warn"
+    assert checks["MSVC"].state == "warn" and checks["MSVC"].remedy
 
 
 def test_disk_and_cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,10 +233,14 @@ def test_doctor_is_torch_free() -> None:
 
 
 def test_cache_commands(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     at = ["--cache-dir", str(tmp_path / "c")]
-    assert cache.main(at, said.append) == 0 and "0 bytes in 0 files" in said[-1]
-    assert cache.main([*at, "export", str(tmp_path / "k.zip")], said.append) == 0
-    assert cache.main([*at, "import", str(tmp_path / "k.zip")], said.append) == 0 and "in the cache already" in said[-1]
-    assert cache.main([*at, "clear"], said.append) == 0 and said[-1].startswith("Cleared ") and "in 1 files" in said[-1]
-    assert cache.main([*at, "import", str(tmp_path / "missing.zip")], said.append) == 1
+    assert cache.main(at, lines.append) == 0 and "0 bytes in 0 files" in lines[-1]
+    assert cache.main([*at, "export", str(tmp_path / "k.zip")], lines.append) == 0
+    assert (
+        cache.main([*at, "import", str(tmp_path / "k.zip")], lines.append) == 0 and "in the cache already" in lines[-1]
+    )
+    assert (
+        cache.main([*at, "clear"], lines.append) == 0 and lines[-1].startswith("Cleared ") and "in 1 files" in lines[-1]
+    )
+    assert cache.main([*at, "import", str(tmp_path / "missing.zip")], lines.append) == 1

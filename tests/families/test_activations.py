@@ -31,7 +31,7 @@ TEXT: dict[str, dict[str, tuple[int, ...]]] = {
     "hunyuan_video": {"prompt_embeds": (256, 4096), "pooled": (768,)},
     "framepack": {"prompt_embeds": (256, 4096), "pooled": (768,), "image_embeds": (IMAGE_TOKENS, 1152)},
 }
-TEXT |= {"qwen_image_edit_plus": TEXT["qwen_image"], "wan22_5b": TEXT["wan"]}
+TEXT |= {"qwen_image_edit_plus": TEXT["qwen_image"], "wan22_5b": TEXT["wan"], "wan22_5b_i2v": TEXT["wan"]}
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ CASES = [
     Case("wan", TWO, (5, 32, 32), 2),
     Case("wan", TWO, (3, 64, 64), targets=("attn1.to_q", "attn2.to_out.0")),
     Case("wan22_5b", TWO, (5, 32, 32), channels=48),
+    Case("wan22_5b_i2v", TWO, (5, 32, 32), channels=48, more={"start": (48, 1, 64, 64)}),
     Case("wan_i2v", TWO, (3, 64, 64), more={"start": (20, 3, 128, 128)}),
     Case("hunyuan_video", {"num_layers": 2, "num_single_layers": 1}, (5, 30, 52)),
     Case("hunyuan_video", {"num_layers": 1, "num_single_layers": 3}, (1, 32, 32), 2),
@@ -116,7 +117,7 @@ def test_what_is_kept_is_what_autograd_keeps(case: Case) -> None:
     latents = [torch.empty(case.channels, *frames, 2 * rows, 2 * columns, device="meta") for _ in range(case.batch)]
     text = text_of(case)
     shapes = ShapeRuntime(
-        "off", None, None, 512 if facts.name in ("anima", "wan", "wan_i2v", "wan22_5b") else None, Flash()
+        "off", None, None, 512 if facts.name == "anima" or facts.name.startswith("wan") else None, Flash()
     )
     with CudaAutocast(), KeptTensors(model) as kept:
         level = torch.empty(case.batch, device="meta")

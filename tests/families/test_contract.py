@@ -27,6 +27,7 @@ from backend.shapes.shape_runtime import ShapeRuntime
 
 CPU = LoadOptions(torch.float32, torch.device("cpu"))
 FOLDERS = {"qwen_image_edit": "qwen_edit", "qwen_image_edit_plus": "qwen_edit_plus", "flux_kontext": "flux"}
+FOLDERS |= {"wan22_5b_i2v": "wan22_5b", "framepack_f1": "framepack"}
 
 
 @dataclass(frozen=True)
@@ -137,11 +138,11 @@ def test_the_denoiser_takes_what_text_stack_and_vae_give(subject: Subject) -> No
     text = [row | more for row, more in zip(text, rows, strict=True)]
     levels = torch.tensor([0.25, 0.75]) * (1000 if facts.objective == "diffusion" else 1)
     with torch.no_grad():
-        found = code.predict(subject.denoiser, latents, levels, text, 1.0, ShapeRuntime("off"))
-    assert [each.shape for each in found] == [latent.shape for latent in latents]
-    assert all(each.dtype == torch.float32 and torch.isfinite(each).all() for each in found)
-    same = code.guided(found[0], found[1], 1.0)
-    torch.testing.assert_close(same, found[0])
+        output = code.predict(subject.denoiser, latents, levels, text, 1.0, ShapeRuntime("off"))
+    assert [each.shape for each in output] == [latent.shape for latent in latents]
+    assert all(each.dtype == torch.float32 and torch.isfinite(each).all() for each in output)
+    same = code.guided(output[0], output[1], 1.0)
+    torch.testing.assert_close(same, output[0])
     if facts.objective == "flow":
         sigmas = code.sampling_sigmas(4, geometry.image_tokens(side, side, least), subject.base)
         assert len(sigmas) == 5 and sigmas[-1] == 0.0 and sigmas == sorted(sigmas, reverse=True)
@@ -220,9 +221,9 @@ def test_what_a_family_must_give_is_named_where_it_is_missing() -> None:
         Half(family("flux"))
     with pytest.raises(TypeError, match="predict"):
         type("Empty", (Family,), {"model": object, "text_stack": object})(family("flux"))
-    given = {each.name: getattr(family("flux"), each.name) for each in fields(FamilyFacts)}
-    del given["lora_layers"]
+    values = {each.name: getattr(family("flux"), each.name) for each in fields(FamilyFacts)}
+    del values["lora_layers"]
     with pytest.raises(TypeError, match="lora_layers"):
-        type(family("flux"))(**given)
+        type(family("flux"))(**values)
     with pytest.raises(TypeError, match="lora_architecture"):
-        FamilyFacts(**given, lora_layers=())
+        FamilyFacts(**values, lora_layers=())

@@ -7,10 +7,10 @@ from tests.tiny import families_page
 
 
 def test_every_proof_is_a_test_of_that_family() -> None:
-    said = families_page.proofs()
-    features = said.pop("features")
-    assert set(said) == set(FAMILIES)
-    for family, cells in said.items():
+    proven = families_page.proofs()
+    features = proven.pop("features")
+    assert set(proven) == set(FAMILIES)
+    for family, cells in proven.items():
         assert set(cells) <= set(features), family
         for feature, cell in cells.items():
             assert cell.startswith("no: ") or families_page.is_test(cell, family), (family, feature, cell)

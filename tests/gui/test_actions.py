@@ -182,7 +182,7 @@ def test_an_imported_file_becomes_a_preset(actions: Actions) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "said"),
+    ("content", "line", "words"),
     [
         (b'[model]\nbase_model = "C:\\Users\\me"\n', 2, "double quotes"),
         ("[model]\nvariant = '中文'\n".encode("gbk"), 2, "UTF-8"),
@@ -190,9 +190,9 @@ def test_an_imported_file_becomes_a_preset(actions: Actions) -> None:
         (b'[network]\nnetwork_dim = "lots"\n', 2, "lots"),
     ],
 )
-def test_a_file_with_mistakes_is_not_imported(actions: Actions, content: bytes, line: int, said: str) -> None:
+def test_a_file_with_mistakes_is_not_imported(actions: Actions, content: bytes, line: int, words: str) -> None:
     failed = send(actions, content).message["importFailed"]
-    assert failed["problems"][0]["line"] == line and said in failed["problems"][0]["text"]
+    assert failed["problems"][0]["line"] == line and words in failed["problems"][0]["text"]
     assert not actions.shelf.user.exists()
 
 
@@ -245,7 +245,7 @@ def test_a_folder_for_runs_that_cannot_be_made_is_told_at_its_field(
         "saving.output_dir": str(tmp_path / "file" / "runs"),
     }
     reply = ask(actions, "start", values)
-    (problem,) = (found for found in reply.message["problems"] if found["severity"] == "error")
+    (problem,) = (problem for problem in reply.message["problems"] if problem["severity"] == "error")
     assert reply.message["refused"] and problem["path"] == "saving.output_dir" and "can't be created" in problem["text"]
 
 
@@ -263,10 +263,10 @@ def test_what_a_run_needs(tmp_path: Path, image_folder: Path, tiny_flux: Path) -
 def test_a_run_stays_in_sight_when_the_form_names_another_folder(tmp_path: Path) -> None:
     kept, started = tmp_path / "page" / "places.json", tmp_path / "elsewhere"
     run = make_run(started)
-    assert run.name not in [found.name for found in RunStore(lambda: str(tmp_path / "new"), kept).runs()]
+    assert run.name not in [run.name for run in RunStore(lambda: str(tmp_path / "new"), kept).runs()]
     RunStore(lambda: str(started), kept).started_in(started)
     later = RunStore(lambda: str(tmp_path / "new"), kept)
-    assert run.name in [found.name for found in later.runs()] and later.run(run.name).path == run.path
+    assert run.name in [run.name for run in later.runs()] and later.run(run.name).path == run.path
     kept.write_text("{", encoding="utf-8")
     assert RunStore(lambda: str(started), kept).run(run.name).path == run.path
 

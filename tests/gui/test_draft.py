@@ -131,10 +131,10 @@ def test_two_tabs_take_nothing_from_each_other(tmp_path: Path) -> None:
     assert not draft.keep(first | {"network.network_dim": "12"}, "first")
     assert draft.keep(second | {"training.seed": "77"}, "second"), "its form is older than the draft"
     assert (draft.now.values["network.network_dim"], draft.now.values["training.seed"]) == ("12", "77")
-    given = dict(draft.shown("second"))
-    assert not draft.keep(given | {"network.network_dim": "4"}, "second")
+    fields = dict(draft.shown("second"))
+    assert not draft.keep(fields | {"network.network_dim": "4"}, "second")
     assert draft.now.values["network.network_dim"] == "4"
     # What a tab sent before it heard of a load changes nothing that was loaded.
     draft.load(with_rank("64"), "big")
-    assert draft.keep(given | {"network.network_dim": "4"}, "second")
+    assert draft.keep(fields | {"network.network_dim": "4"}, "second")
     assert draft.now.values == with_rank("64")

@@ -23,9 +23,9 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> gr.Blocks:
 
 @pytest.mark.parametrize("setting", settings(), ids=lambda s: s.path)
 def test_every_setting_has_one_widget(setting: Setting, drawn: gr.Blocks) -> None:
-    found = [b for b in drawn.blocks.values() if getattr(b, "elem_id", None) == fields.elem_id(setting.path)]
-    assert len(found) == 1
-    assert isinstance(found[0], gr.components.Component)
+    widgets = [b for b in drawn.blocks.values() if getattr(b, "elem_id", None) == fields.elem_id(setting.path)]
+    assert len(widgets) == 1
+    assert isinstance(widgets[0], gr.components.Component)
 
 
 def test_no_widget_without_a_setting(drawn: gr.Blocks) -> None:

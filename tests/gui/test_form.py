@@ -42,7 +42,7 @@ def as_typed(config: Config) -> Config:
         elif setting.kind == "str_list" and value is not None:
             trimmed[setting.path] = [
                 line.strip() for item in value for line in item.splitlines() if line.strip()
-            ] or None
+            ] or setting.default
         elif setting.kind in ("str", "text") and setting.nullable and value is not None and not value.strip():
             trimmed[setting.path] = None
         elif setting.kind == "tables" and value:
@@ -77,7 +77,7 @@ def test_any_config_survives_the_form(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "typed", "said"),
+    ("path", "typed", "words"),
     [
         ("network.network_dim", "abc", "abc"),
         ("network.network_dim", "", "empty"),
@@ -91,14 +91,14 @@ def test_any_config_survives_the_form(config: Config) -> None:
         ("sampling.prompts", [{"prompt": "a", "width": "wide"}], "wide"),
     ],
 )
-def test_a_mistyped_field_is_named(path: str, typed: Any, said: str) -> None:
+def test_a_mistyped_field_is_named(path: str, typed: Any, words: str) -> None:
     loaded = form.read(form.defaults() | {path: typed})
     assert loaded.config is None
     (problem,) = loaded.errors
     assert problem.setting == path
     facts = messages.problem_facts(problem)
     assert facts["id"] == "f-" + path.replace(".", "-")
-    assert said in facts["text"]
+    assert words in facts["text"]
     assert facts["text"][-1] in ".!?" and facts["remedy"]
 
 

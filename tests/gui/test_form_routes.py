@@ -28,9 +28,9 @@ def config(base: Path | None = None, folder: Path | None = None, **sections: Any
     data["dataset"] = {"resolution": 256, "min_bucket_size": 64, **data.get("dataset", {})}
     if folder:
         data["dataset"]["folders"] = [{"path": str(folder)}]
-    found = parse(data).config
-    assert found is not None
-    return found
+    cfg = parse(data).config
+    assert cfg is not None
+    return cfg
 
 
 def wait(job: Job, seconds: float = 60) -> None:
@@ -77,16 +77,16 @@ def test_a_scan_counts_lists_and_plans(tmp_path: Path, image_folder: Path, tiny_
     (image_folder / "broken.png").write_bytes(b"no picture")
     (image_folder / "picture_3.txt").unlink()
     scan = PageScan(tmp_path / "scan")
-    chosen = config(tiny_flux, image_folder)
-    assert scan.start(chosen) and not scan.start(chosen)
+    cfg = config(tiny_flux, image_folder)
+    assert scan.start(cfg) and not scan.start(cfg)
     wait(scan.job)
-    facts = scan.facts(chosen)
+    facts = scan.facts(cfg)
     assert facts["state"] == "done", facts
     result = facts["result"]
     assert result["counts"]["images"] == 8 and result["counts"]["with_caption"] == 7
     assert (facts["done"], facts["total"]) == (9, 9)
-    said = " ".join(problem["text"] for problem in result["problems"])
-    assert "broken.png" in said and "picture_3.png" in said
+    text = " ".join(problem["text"] for problem in result["problems"])
+    assert "broken.png" in text and "picture_3.png" in text
     (missing,) = (problem for problem in result["problems"] if "picture_3.png" in problem["text"])
     assert (missing["id"], missing["label"]) == ("f-dataset-caption_extension", "Caption extension")
     assert "graph" in result["headline"] and "2 block classes" in result["headline"]
@@ -111,10 +111,10 @@ def test_captions_of_a_list_are_counted_and_a_trigger_word_alone_is_none(tmp_pat
     path.write_text("\n".join(map(json.dumps, rows)))
     for file in image_folder.glob("*.txt"):
         file.unlink()
-    scan, chosen = PageScan(tmp_path / "scan"), config(None, path, dataset={"trigger_word": "sks "})
-    scan.start(chosen)
+    scan, cfg = PageScan(tmp_path / "scan"), config(None, path, dataset={"trigger_word": "sks "})
+    scan.start(cfg)
     wait(scan.job)
-    counts = scan.facts(chosen)["result"]["counts"]
+    counts = scan.facts(cfg)["result"]["counts"]
     assert (counts["images"], counts["with_caption"]) == (3, 1)
 
 
@@ -213,9 +213,9 @@ def captions_are_written_and_taken_back(page: Page, scan: int, *files: Path) -> 
     """One whose file is in Windows-1252, and one without a file: each comes back as it was."""
     before = [file.read_bytes() if file.exists() else None for file in files]
     tokens = []
-    for index, said in enumerate(("Windows-1252", "no picture_1.txt yet")):
-        told = page.client.get("/scan/caption", params={"scan": scan, "item": index}).json()
-        assert said in told["note"] and told["text"] == ("it’s a fox", "")[index]
+    for index, message in enumerate(("Windows-1252", "no picture_1.txt yet")):
+        answer = page.client.get("/scan/caption", params={"scan": scan, "item": index}).json()
+        assert message in answer["note"] and answer["text"] == ("it’s a fox", "")[index]
         sent = page.client.post("/scan/caption", json={"scan": scan, "item": index, "text": " ein Füchslein \n"}).json()
         assert sent["caption"] == "zorbl, ein Füchslein"
         tokens.append(sent["token"])
@@ -282,19 +282,21 @@ def test_the_estimate_takes_the_sizes_of_scanned_images(tiny_flux: Path, image_f
     wait(scan.job)
     assert form_routes.estimate_facts(cfg, scan, 24)["sizes"] == "your images"
     smaller = config(tiny_flux, image_folder, dataset={"resolution": 128, "min_bucket_size": 64})
-    estimates = [form_routes.estimate_facts(chosen, scan, 24) for chosen in (smaller, cfg)]
-    assert [found["sizes"] for found in estimates] == ["your images"] * 2, "the same images, planned again"
+    estimates = [form_routes.estimate_facts(each, scan, 24) for each in (smaller, cfg)]
+    assert [estimation["sizes"] for estimation in estimates] == ["your images"] * 2, "the same images, planned again"
     assert estimates[0]["needed"] <= estimates[1]["needed"]
     other = config(tiny_flux, image_folder, dataset={"caption_extension": ".md"})
     assert form_routes.estimate_facts(other, scan, 24)["sizes"] == "images of 256 px", "the form names others since"
 
 
 def test_a_job_that_dies_is_failed_and_can_be_started_again() -> None:
-    job, told = Job(), []
-    assert job.start("no.such.module", [], told.append, lambda code, errors: told.append((code, errors)) or False)
+    job, messages = Job(), []
+    assert job.start(
+        "no.such.module", [], messages.append, lambda code, errors: messages.append((code, errors)) or False
+    )
     wait(job)
-    assert job.state == "failed" and told[0][0] == 1 and "no.such.module" in told[0][1]
-    assert job.start("no.such.module", [], told.append, lambda code, errors: False)
+    assert job.state == "failed" and messages[0][0] == 1 and "no.such.module" in messages[0][1]
+    assert job.start("no.such.module", [], messages.append, lambda code, errors: False)
     wait(job)
 
 
@@ -336,8 +338,8 @@ def test_the_page_says_when_a_compile_has_paid_for_itself(page: Page) -> None:
 
 
 def test_a_profile_says_what_it_sets() -> None:
-    said = form_routes.profile_words(config(compile={"compile_profile": "max_speed"}))
-    assert "Compile mode max-autotune-no-cudagraphs" in said and "Recompile limit from the plan" in said
+    sentence = form_routes.profile_words(config(compile={"compile_profile": "max_speed"}))
+    assert "Compile mode max-autotune-no-cudagraphs" in sentence and "Recompile limit from the plan" in sentence
     assert form_routes.profile_words(config()) == ""
 
 

@@ -116,8 +116,8 @@ def test_the_page_and_the_terminal_stay_up(odd: Page, application: FastAPI) -> N
             assert answer.status_code in (200, 404), (name, answer.text)
             assert client.get("/live", params={"run": name, "since": 1, "until": 2}).status_code in (200, 404), name
         assert client.get("/library").status_code == 200
-    found = statuses(list_runs(odd.runs))
-    assert all(status.text and status.to_dict() for status in found)
+    states = statuses(list_runs(odd.runs))
+    assert all(status.text and status.to_dict() for status in states)
     for as_json in (False, True):
         with open(os.devnull, "w", encoding="utf-8", errors="replace") as nowhere:
             assert show_status(odd.runs, None, Console(file=nowhere), as_json) == 0

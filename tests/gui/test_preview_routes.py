@@ -10,10 +10,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from backend.base.files import write_atomic
 from backend.base.paths import PROJECT_ROOT
 from backend.runs import supervise
+from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CheckpointEvent
 from backend.runs.preview import process
 from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.request import PreviewRequest
@@ -45,6 +48,14 @@ def test_checkpoints_of_a_run_become_the_rows_of_a_request(page: Page, folder: P
     (run.checkpoints_dir / "early.safetensors").write_bytes(b"")
     listed = {each["name"]: each for each in page.client.get("/preview/sources").json()["runs"]}
     assert {file["name"] for file in listed[run.name]["files"]} == {"fox.safetensors", "early.safetensors"}
+    # the best one and averages are named, in the list and in the matrix
+    for role in ("best", "average"):
+        (run.checkpoints_dir / f"{role}.safetensors").write_bytes(b"")
+        EventWriter(run).write(CheckpointEvent(step=20, file=f"checkpoints/{role}.safetensors", role=role))
+    listed = {each["name"]: each for each in page.client.get("/preview/sources").json()["runs"]}
+    titles = {file["name"]: file["title"] for file in listed[run.name]["files"]}
+    assert [titles[f"{role}.safetensors"] for role in ("best", "average")] == ["step 20, best", "step 20, average"]
+    assert titles["fox.safetensors"] == "step 30" and listed[run.name]["controls"] == 0
     files = ["fox.safetensors", "early.safetensors"]
     code, reply = draw(page, run=run.name, files=files, prompts=["a dot", "", "a ring"], strength=0.5, seed=7)
     assert code == 200, reply
@@ -61,10 +72,47 @@ def test_pictures_are_served_by_their_names_alone(page: Page, folder: PreviewFol
     run = make_run(page.runs)
     identity = draw(page, run=run.name)[1]["request"]
     (folder.pictures_dir(identity) / "01-01.png").write_bytes(b"\x89PNG")
-    found = page.client.get("/preview/picture", params={"request": identity, "file": "01-01.png"})
-    assert found.status_code == 200 and found.headers["content-type"] == "image/png"
+    answer = page.client.get("/preview/picture", params={"request": identity, "file": "01-01.png"})
+    assert answer.status_code == 200 and answer.headers["content-type"] == "image/png"
+    # of a clip the frames too, and parts of it
+    for name, kind in (("01-02.mp4", "video/mp4"), ("01-02.sheet.png", "image/png")):
+        (folder.pictures_dir(identity) / name).write_bytes(b"0123456789")
+        part = {"Range": "bytes=2-4"}
+        asked = {"request": identity, "file": name}
+        answer = page.client.get("/preview/picture", params=asked, headers=part)
+        assert (answer.status_code, answer.headers["content-type"], answer.content) == (206, kind, b"234")
     for request, file in ((identity, "request.json"), (identity, "../../worker.json"), ("..", "01-01.png")):
         assert page.client.get("/preview/picture", params={"request": request, "file": file}).status_code == 404
+
+
+def test_clips_start_from_an_image_that_the_browser_sends(
+    page: Page, folder: PreviewFolder, application: object
+) -> None:
+    from gui import form
+
+    draft: Draft = application.state.draft  # type: ignore[attr-defined]
+    base = str(PROJECT_ROOT / "assets" / "demo" / "video" / "base")
+    draft.keep(form.defaults() | {"model.base_model": base, "model.family": "wan_i2v"})
+    sources = page.client.get("/preview/sources").json()
+    assert (sources["controls"], sources["clips"]) == (1, True)
+    image = io.BytesIO()
+    Image.new("RGB", (8, 6), "red").save(image, "PNG")
+    sent = [page.client.post("/preview/control", content=body) for body in (image.getvalue(), b"nothing")]
+    assert [each.status_code for each in sent] == [200, 422] and "no image" in sent[1].json()["detail"]
+    path = Path(sent[0].json()["path"])
+    assert path.read_bytes() == image.getvalue() and path.parent == folder.controls_dir
+    code, reply = draw(page, controls=[f'"{path}"', "left over"], frames=9)
+    assert code == 200, reply
+    request = folder.request(reply["request"])
+    assert (request.prompts[0].control_image, request.prompts[0].control_image_2) == (str(path), None)
+    assert [cell.file for cell in request.cells()] == ["01-01.mp4"] and request.prompts[0].frames == 9
+    code, reply = draw(page, controls=[""], frames=1)
+    assert code == 422 and "starts from a control image" in reply["detail"]
+    # a model of pictures takes neither, whatever the form still holds
+    draft.keep(form.defaults() | {"model.base_model": str(PROJECT_ROOT / "assets" / "demo" / "base")})
+    code, reply = draw(page, controls=[str(path)], frames=9)
+    (prompt,) = folder.request(reply["request"]).prompts
+    assert code == 200 and not prompt.controls and prompt.frames is None
 
 
 def test_what_can_not_be_drawn_is_said(page: Page, folder: PreviewFolder) -> None:
@@ -116,7 +164,9 @@ def test_memory_is_estimated_before_anything_is_drawn(
 def test_a_run_at_work_is_followed_and_its_matrix_is_one_file(page: Page, folder: PreviewFolder) -> None:
     run = make_run(page.runs)
     (run.checkpoints_dir / "late.safetensors").write_bytes(b"")
-    code, reply = draw(page, run=run.name, follow=True, strength=0.5, lora="/x.safetensors")
+    code, reply = draw(
+        page, run=run.name, follow=True, strength=0.5, loras=[{"path": "/x.safetensors", "strength": 0.5}]
+    )
     request = folder.request(reply["request"])
     # it has ended: all that it has, each with the other file
     assert [[Path(use.path).name for use in row.loras] for row in request.rows] == [
@@ -159,7 +209,7 @@ def test_the_forms_base_model_draws_with_a_file(page: Page, folder: PreviewFolde
     base = str(PROJECT_ROOT / "assets" / "demo" / "base")
     application.state.draft.keep(form.defaults() | {"model.base_model": base})  # type: ignore[attr-defined]
     assert page.client.get("/preview/sources").json()["base"] == base
-    code, reply = draw(page, lora="/somewhere/x.safetensors", strength=0.3)
+    code, reply = draw(page, loras=[{"path": "/somewhere/x.safetensors", "strength": 0.3}])
     assert code == 200, reply
     request = folder.request(reply["request"])
     assert request.config.model.base_model == base and request.rows[0].loras[0].strength == 0.3
@@ -167,9 +217,42 @@ def test_the_forms_base_model_draws_with_a_file(page: Page, folder: PreviewFolde
     # as a file manager copies a path, and as a path of the settings is meant
     whole, below = Path("/some where/x.safetensors").absolute(), PROJECT_ROOT / "loras" / "x.safetensors"
     for typed, path in ((f' "{whole}" ', whole), ("'loras/x.safetensors'", below)):
-        reply = draw(page, lora=typed)[1]
+        reply = draw(page, loras=[{"path": typed}])[1]
         (use,) = folder.request(reply["request"]).rows[0].loras
         assert Path(use.path) == path
+    # several at once, each at its strength, and all of them at several
+    files = [{"path": "/a.safetensors", "strength": 0.5}, {"path": " "}, {"path": "/b.safetensors"}]
+    request = folder.request(draw(page, loras=files, strengths=[0, 2])[1]["request"])
+    assert [row.name for row in request.rows] == ["strength 0", "strength 2"]
+    assert [[use.strength for use in row.loras] for row in request.rows] == [[0, 0], [1, 2]]
+    (row,) = folder.request(draw(page, loras=files)[1]["request"]).rows
+    assert row.name == "a + b"
+    code, reply = draw(page, strengths=[0, 1])
+    assert code == 422 and "everal strengths" in reply["detail"]
+
+
+def test_class_images_that_the_forms_folders_lack_are_asked_for(
+    page: Page, folder: PreviewFolder, application: object, tmp_path: Path
+) -> None:
+    """With the base model of the form, though it trains the whole model; each picture is copied into its folder."""
+    from gui import form
+
+    base = str(PROJECT_ROOT / "assets" / "demo" / "base")
+    values = form.defaults() | {"model.base_model": base, "training.kind": "full", "optimizer.fused_backward": True}
+    keep = application.state.draft.keep  # type: ignore[attr-defined]
+    keep(values)
+    assert page.client.get("/preview/sources").json()["class_images"] is None
+    assert page.client.post("/preview/class_images").status_code == 422
+    reg = tmp_path / "reg"
+    row = {"path": str(reg), "is_reg": True, "class_tokens": "a dog", "class_images": 3}
+    keep(values | {"dataset.folders": [row], "dataset.resolution": 256})
+    assert page.client.get("/preview/sources").json()["class_images"] == 3
+    reply = page.client.post("/preview/class_images").json()
+    assert "request" in reply, reply
+    request = folder.request(reply["request"])
+    assert request.copies == tuple(str(reg / f"class-{number:05d}.png") for number in range(3))
+    assert {(prompt.prompt, prompt.width) for prompt in request.prompts} == {("a dog", 256)}
+    assert len({prompt.seed for prompt in request.prompts}) == 3 and len(request.cells()) == 3
 
 
 def test_a_run_that_is_resumed_gets_the_gpu(page: Page, folder: PreviewFolder, monkeypatch: pytest.MonkeyPatch) -> None:

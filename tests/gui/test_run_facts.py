@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from backend.runs.events.kinds import (
+    AttentionEvent,
     CompiledShareEvent,
     CompileStateEvent,
     CompilingEvent,
@@ -42,6 +43,7 @@ COMPILED = (
     CompiledShareEvent(share=0.7),
     *(GraphEvent(graph=number, block="double", seconds=2.0, cached=True) for number in (1, 2)),
     CudaGraphsEvent(state="left out", reason="no GPU"),
+    AttentionEvent(route="flex", detail="flex attention", how="measured", milliseconds={"sdpa": 2.2, "flex": 2.0}),
     RecompileEvent(reason="batch went from 2 rows to 1 row", block="double", graph=3, t=5.0),
     GraphBreakEvent(reason="a print", file="a.py", line=3),
 )
@@ -54,6 +56,7 @@ def test_compiling_adds_up_and_a_resume_begins_again() -> None:
     assert (compiled["planned"], compiled["share"], compiled["graphs"]) == (4, 0.7, 2)
     assert [(made["graph"], made["cached"]) for made in compiled["made"]] == [(1, True), (2, True)]
     assert shown["recorded"]["reason"] == "no GPU" and shown["breaks"][0]["line"] == 3
+    assert (shown["attention"]["route"], shown["attention"]["milliseconds"]["flex"]) == ("flex", 2.0)
     assert (shown["recompiles"][0]["graph"], shown["recompiles"][0]["t"]) == (3, 5.0)
     again = facts(*COMPILED, ResumedEvent(step=9, generation=1)).to_dict()
     assert (again["compile"], again["recorded"], again["recompiles"], again["breaks"]) == ({}, None, [], [])

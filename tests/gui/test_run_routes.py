@@ -36,14 +36,14 @@ def live(page: Page, run: Run, **query: object) -> dict:
 
 def test_the_panel_shows_the_runs_own_records(page: Page) -> None:
     run = make_run(page.runs)
-    told = live(page, run)
+    answer = live(page, run)
     reader = MetricsReader(run)
-    assert told["last"] == reader.last()
-    assert told["series"]["loss"] == reader.range(columns=("loss",))["loss"]
-    assert told["series"]["step"] == list(range(1, 31))
-    assert told["status"]["state"] == "done"
-    assert [row["loss"] for row in told["facts"]["validation"]] == [0.5, 0.2]
-    assert told["facts"]["samples"] == [
+    assert answer["last"] == reader.last()
+    assert answer["series"]["loss"] == reader.range(columns=("loss",))["loss"]
+    assert answer["series"]["step"] == list(range(1, 31))
+    assert answer["status"]["state"] == "done"
+    assert [row["loss"] for row in answer["facts"]["validation"]] == [0.5, 0.2]
+    assert answer["facts"]["samples"] == [
         {
             "file": "step_000030_0.png",
             "picture": "step_000030_0.png",
@@ -52,7 +52,7 @@ def test_the_panel_shows_the_runs_own_records(page: Page) -> None:
             "prompt": "a fox",
         }
     ]
-    assert told["facts"]["checkpoints"][0]["path"] == str(run.checkpoints_dir / "fox.safetensors")
+    assert answer["facts"]["checkpoints"][0]["path"] == str(run.checkpoints_dir / "fox.safetensors")
 
 
 def test_a_clip_is_listed_once_with_its_frames_and_sent_in_the_parts_that_a_browser_asks_for(page: Page) -> None:

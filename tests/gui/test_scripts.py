@@ -55,22 +55,22 @@ def test_every_script_is_loaded() -> None:
 
 def test_no_address_depends_on_where_the_page_lies() -> None:
     """Below a reverse proxy the page has a path of its own, so an address that begins with a slash leads elsewhere."""
-    found = [
+    lines_with_addresses = [
         f"{path.name}: {line.strip()}"
         for path in SCRIPTS
         for line in path.read_text("utf-8").splitlines()
         if re.search(r"""(?:href|src|action): ["'`]/|fetch\(["'`]|url\(/|window\.monotile""", line)
     ]
-    assert not found and '"/' not in theme.head()
+    assert not lines_with_addresses and '"/' not in theme.head()
 
 
 def test_lines_and_files_are_short() -> None:
-    found = []
+    too_long = []
     for path in (*SCRIPTS, *(theme.ASSETS / "css").glob("*.css"), theme.ASSETS / "js" / "server.d.ts"):
         lines = path.read_text("utf-8").splitlines()
-        found += [f"{path.name}:{number}" for number, line in enumerate(lines, 1) if len(line) > 120]
-        found += [f"{path.name} has {len(lines)} lines"] if len(lines) > 400 else []
-    assert not found
+        too_long += [f"{path.name}:{number}" for number, line in enumerate(lines, 1) if len(line) > 120]
+        too_long += [f"{path.name} has {len(lines)} lines"] if len(lines) > 400 else []
+    assert not too_long
 
 
 def test_files_are_asked_for_again_and_are_scripts_on_any_system(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:

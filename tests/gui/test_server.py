@@ -34,28 +34,28 @@ def test_a_free_port_needs_no_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "said"),
+    ("host", "port", "words"),
     [("127.0.0.1", 70000, "not a valid port"), ("203.0.113.7", 7860, "can't listen on 203.0.113.7")],
 )
-def test_what_cannot_be_listened_on_is_named(host: str, port: int, said: str) -> None:
-    with pytest.raises(OSError, match=said):
+def test_what_cannot_be_listened_on_is_named(host: str, port: int, words: str) -> None:
+    with pytest.raises(OSError, match=words):
         server.listen(host, port)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "my-machine"])
 def test_a_page_for_other_machines_needs_a_password(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(server.PASSWORD_VARIABLE, raising=False)
-    said: list[str] = []
-    assert server.main(["--host", host, "--no-browser"], said.append) == 2
-    assert len(said) == 1 and "--password" in said[0] and host in said[0]
+    lines: list[str] = []
+    assert server.main(["--host", host, "--no-browser"], lines.append) == 2
+    assert len(lines) == 1 and "--password" in lines[0] and host in lines[0]
 
 
 def test_a_short_password_and_an_odd_path_are_refused_before_anything_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(server.PASSWORD_VARIABLE, raising=False)
-    said: list[str] = []
-    assert server.main(["--host", "0.0.0.0", "--password", "x", "--no-browser"], said.append) == 2
-    assert server.main(["--root-path", "a b", "--no-browser"], said.append) == 2
-    assert "at least 8" in said[0] and "/monotile" in said[1]
+    lines: list[str] = []
+    assert server.main(["--host", "0.0.0.0", "--password", "x", "--no-browser"], lines.append) == 2
+    assert server.main(["--root-path", "a b", "--no-browser"], lines.append) == 2
+    assert "at least 8" in lines[0] and "/monotile" in lines[1]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_the_password_never_stays_in_the_environment(monkeypatch: pytest.MonkeyP
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setattr(server, "_PORTS_TRIED", 1)
         taken.listen()
-        said: list[str] = []
-        given = ["--password", "given", "--port", str(taken.getsockname()[1]), "--no-browser"]
-        assert server.main(given, said.append) == 2
+        lines: list[str] = []
+        arguments = ["--password", "given", "--port", str(taken.getsockname()[1]), "--no-browser"]
+        assert server.main(arguments, lines.append) == 2
     assert server.PASSWORD_VARIABLE not in os.environ
 
     monkeypatch.setenv(server.PASSWORD_VARIABLE, "from-the-environment")

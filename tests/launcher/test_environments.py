@@ -43,19 +43,19 @@ def test_torch_comes_first_and_exactly_as_pinned(ready: Clone) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "after"), [("2.11.0+cu130", "2.11.0+cu130"), ("2.14.0", "2.14.0"), ("2.5.0", "2.13.0")]
+    ("version", "after"), [("2.11.0+cu130", "2.11.0+cu130"), ("2.14.0", "2.14.0"), ("2.5.0", "2.13.0")]
 )
 def test_an_activated_environment_is_used_and_its_torch_is_kept_from_2_11_on(
-    ready: Clone, tmp_path: Path, found: str, after: str
+    ready: Clone, tmp_path: Path, version: str, after: str
 ) -> None:
     torch_clone(ready)
-    mine = make_environment(tmp_path / "mine", ready, f"torch=={found}")
+    mine = make_environment(tmp_path / "mine", ready, f"torch=={version}")
     done = ready.offline(VIRTUAL_ENV=str(mine))
     assert done.returncode == 0, done.stderr
     assert Path(json.loads(done.stdout)["prefix"]) == mine
     assert not ready.venv.exists()
     assert ready.installed(mine)["torch"] == after
-    assert ("is kept" if found == after else "too old") in done.stderr
+    assert ("is kept" if version == after else "too old") in done.stderr
     again = ready.start(VIRTUAL_ENV=str(mine))
     assert (again.returncode, again.stderr) == (0, "Monotile: starting the page.\n")
 

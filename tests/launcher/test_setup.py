@@ -20,14 +20,17 @@ posix = pytest.mark.skipif(os.name == "nt", reason="POSIX signals, links and fil
 
 
 def test_first_start_makes_the_environment_says_so_and_starts_the_page(ready_clone: Path) -> None:
-    first, said = Clone(ready_clone), (ready_clone.parent / "said").read_text().splitlines()
-    assert said[0] == "Monotile: starting the page."
-    assert "First start" in said[1] and "Ctrl-C" in said[1]
-    assert any(line.startswith("Set-up done") for line in said)
+    first, lines = Clone(ready_clone), (ready_clone.parent / "said").read_text().splitlines()
+    assert lines[0] == "Monotile: starting the page."
+    assert "First start" in lines[1] and "Ctrl-C" in lines[1]
+    assert any(line.startswith("Set-up done") for line in lines)
     page = json.loads((ready_clone.parent / "page.json").read_text())
     assert Path(page["prefix"]) == first.venv
     assert page["arguments"] == ["--port", "7999", "--no-browser"]
     assert first.installed()["monotile-tiny"] == "1.0"
+    # by compileall, and so of the package that pip was told not to compile
+    assert list(first.venv.glob("lib/python*/site-packages/monotile_tiny/__pycache__/__init__.*.pyc"))
+    assert "$ compileall" in (first.venv / "monotile-setup.log").read_text()
 
 
 def test_later_starts_install_nothing_and_say_nothing_of_it(ready: Clone) -> None:
@@ -156,10 +159,10 @@ def test_two_launchers_do_not_install_at_once(ready: Clone) -> None:
     ready.require("monotile-tiny==1.1")
     line = ready.line("--wheels", str(ready.wheels))
     both = [subprocess.Popen(line, env=ready.environment(), stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [each.communicate(timeout=240)[1] for each in both]
-    assert [each.returncode for each in both] == [0, 0], said
-    assert sum("Set-up done" in text for text in said) == 1
-    assert sum("Another launcher is already installing" in text for text in said) == 1
+    outputs = [each.communicate(timeout=240)[1] for each in both]
+    assert [each.returncode for each in both] == [0, 0], outputs
+    assert sum("Set-up done" in text for text in outputs) == 1
+    assert sum("Another launcher is already installing" in text for text in outputs) == 1
 
 
 @posix
@@ -183,9 +186,9 @@ def test_a_stop_ends_pip_too_and_leaves_an_environment_that_is_resumed(ready: Cl
         time.sleep(0.1)
     children = psutil.Process(launcher.pid).children(recursive=True)
     launcher.send_signal(sign)
-    said = launcher.communicate(timeout=240)[1]
+    output = launcher.communicate(timeout=240)[1]
     assert launcher.returncode == 130
-    assert "Stopped. The next start continues from here." in said and "Traceback" not in said
+    assert "Stopped. The next start continues from here." in output and "Traceback" not in output
     assert children and not psutil.wait_procs(children, timeout=60)[1]
     ready.require("monotile-tiny==1.0")
     done = ready.offline()

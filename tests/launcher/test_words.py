@@ -34,13 +34,13 @@ def pythons() -> list[Path]:
 def test_an_old_python_is_told_in_words_which_one_is_needed(python: Path, fresh: Clone) -> None:
     version = subprocess.run([python, "-c", "import sys; print('%d %d' % sys.version_info[:2])"], capture_output=True)
     done = subprocess.run([python, fresh.root / "launcher.py", "--help"], capture_output=True, env=fresh.environment())
-    said = done.stderr.decode()
+    message = done.stderr.decode()
     if tuple(int(part) for part in version.stdout.split()) >= (3, 11):
         assert done.returncode == 0 and b"python3 launcher.py" in done.stdout
     else:
         assert done.returncode == 1
-        assert said.startswith("Monotile needs Python 3.11 to 3.14. This is Python "), said
-        assert "Traceback" not in said
+        assert message.startswith("Monotile needs Python 3.11 to 3.14. This is Python "), message
+        assert "Traceback" not in message
 
 
 def test_the_launcher_keeps_to_syntax_that_python_2_reads() -> None:
@@ -128,11 +128,11 @@ def test_a_mistake_is_answered_with_what_to_type(fresh: Clone, arguments: list[s
 def test_set_up_options_may_stand_anywhere_and_the_rest_reaches_the_command() -> None:
     import launcher
 
-    command, rest, chosen = launcher.split_arguments(
+    command, rest, options = launcher.split_arguments(
         ["--wheels=here", "train", "a.toml", "--network_dim", "32", "--torch-index", "address", "--reinstall"]
     )
     assert (command, rest) == ("train", ["a.toml", "--network_dim", "32"])
-    assert chosen == {"wheels": "here", "torch_index": "address", "reinstall": True}
+    assert options == {"wheels": "here", "torch_index": "address", "reinstall": True}
     assert launcher.split_arguments(["--host", "0.0.0.0"])[:2] == (None, ["--host", "0.0.0.0"])
 
 

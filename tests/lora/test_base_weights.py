@@ -65,9 +65,9 @@ def saved(lora: Lora, where: Path, form: str = "kohya", known: LayerNames = NAME
 def merge_of(base: Path, *files: tuple[Path, float]) -> BaseWeights:
     paths, times = [str(path) for path, _ in files], [each for _, each in files]
     section = NetworkSection(base_weights=paths, base_weights_multiplier=times)
-    found = BaseWeights.of(section, BaseModelFiles.at(base), FLUX, NAMES)
-    assert found is not None
-    return found
+    weights = BaseWeights.of(section, BaseModelFiles.at(base), FLUX, NAMES)
+    assert weights is not None
+    return weights
 
 
 def loaded(base: Path, *files: tuple[Path, float], **more: object) -> nn.Module:
@@ -79,10 +79,10 @@ def loaded(base: Path, *files: tuple[Path, float], **more: object) -> nn.Module:
 @pytest.mark.parametrize("kind", ["lora", "dora", "lokr", "loha"])
 def test_the_base_draws_as_the_network_did(tiny_flux: Path, tmp_path: Path, kind: str) -> None:
     model, lora = network(tiny_flux, kind)
-    found = loaded(tiny_flux, (saved(lora, tmp_path / "x.safetensors"), 1.0))
+    merged = loaded(tiny_flux, (saved(lora, tmp_path / "x.safetensors"), 1.0))
     with torch.no_grad():
         wanted, before = model(**inputs()).sample, plain(tiny_flux)(**inputs()).sample
-        torch.testing.assert_close(found(**inputs()).sample, wanted, rtol=1e-4, atol=2e-4)
+        torch.testing.assert_close(merged(**inputs()).sample, wanted, rtol=1e-4, atol=2e-4)
         assert (wanted - before).abs().max() > 0.05
         # half of the way, as a sample is drawn at a strength of 0.5
         half = loaded(tiny_flux, (tmp_path / "x.safetensors", 0.5))
@@ -124,9 +124,9 @@ def test_a_fused_lokr_of_the_published_layers_is_merged_exactly(tiny_flux: Path,
         tensors[f"{stem}.alpha"] = torch.tensor(1.0)
         after[f"{name}.weight"] = before[f"{name}.weight"] + 0.5 * change(tensors, stem)
     safetensors.torch.save_file(tensors, tmp_path / "x.safetensors")
-    found = originals.bfl(loaded(tiny_flux, (tmp_path / "x.safetensors", 0.5)).state_dict())
+    published = originals.bfl(loaded(tiny_flux, (tmp_path / "x.safetensors", 0.5)).state_dict())
     for name, value in after.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(published[name], value, rtol=1e-5, atol=1e-5)
 
 
 def test_it_is_merged_before_it_is_quantised_and_where_it_swaps(tiny_flux: Path, tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_text_encoders_get_theirs_and_so_do_captions(request: pytest.FixtureRequ
     known = names_of(linear_layers(code.empty_denoiser(base)), row)
     merge = BaseWeights.of(NetworkSection(base_weights=[str(file)]), BaseModelFiles.at(base), row, known)
     assert merge is not None and merge.check() == [] and merge.of_text() == [file]
-    found = code.load_text(base, LoadOptions(torch.float32, CPU, merge=merge.merged))
-    for mine, wanted in zip(found.encode(["a red circle"], 77), stack().encode(["a red circle"], 77), strict=True):
+    text_stack = code.load_text(base, LoadOptions(torch.float32, CPU, merge=merge.merged))
+    for mine, wanted in zip(text_stack.encode(["a red circle"], 77), stack().encode(["a red circle"], 77), strict=True):
         for key, value in wanted.items():
             torch.testing.assert_close(mine[key], value, rtol=1e-4, atol=1e-4)
     before = code.load_text(base, LoadOptions(torch.float32, CPU)).encode(["a red circle"], 77)[0]
@@ -179,10 +179,10 @@ def test_text_encoders_get_theirs_and_so_do_captions(request: pytest.FixtureRequ
     pipeline = pipeline_of(name, base)
     pipeline.load_lora_weights(file)
     pipeline.fuse_lora()
-    said = pipeline.encode_prompt(
+    embedding = pipeline.encode_prompt(
         "a red circle", device=CPU, num_images_per_prompt=1, do_classifier_free_guidance=False
     )[0][0]
-    torch.testing.assert_close(mine["prompt_embeds"], said, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(mine["prompt_embeds"], embedding, rtol=1e-4, atol=1e-4)
 
 
 def test_captions_are_kept_by_what_changes_them(tiny_sdxl: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_captions_are_kept_by_what_changes_them(tiny_sdxl: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("tensors", "said"),
+    ("tensors", "words"),
     [
         (None, "absent.safetensors can't be read"),
         ({"lora_unet_down_blocks_1_attentions_0_proj_in": (32, 32)}, "a LoRA of SDXL or Stable Diffusion"),
@@ -210,7 +210,7 @@ def test_captions_are_kept_by_what_changes_them(tiny_sdxl: Path, tmp_path: Path)
     ],
 )
 def test_what_can_not_be_merged_is_said_before_anything_loads(
-    tiny_flux: Path, tmp_path: Path, tensors: Mapping[str, tuple[int, int]] | None, said: str
+    tiny_flux: Path, tmp_path: Path, tensors: Mapping[str, tuple[int, int]] | None, words: str
 ) -> None:
     file = tmp_path / "absent.safetensors"
     if tensors is not None:
@@ -218,7 +218,7 @@ def test_what_can_not_be_merged_is_said_before_anything_loads(
             {f"{stem}.lora_{half}.weight": torch.ones(*((2, inner) if half == "down" else (outer, 2)))
              for stem, (outer, inner) in tensors.items() for half in ("down", "up")}, file
         )  # fmt: skip
-    with pytest.raises(Refused, match=said) as refused:
+    with pytest.raises(Refused, match=words) as refused:
         merge_of(tiny_flux, (file, 1.0)).check()
     assert refused.value.problems[0].path == "network.base_weights"
 
@@ -260,9 +260,9 @@ def test_a_run_over_a_merged_base(
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0)
     assert [row["loss"] for row in rows(graphs)] == pytest.approx([row["loss"] for row in rows(straight)[:2]], rel=1e-4)
     with safetensors.safe_open(straight.checkpoints_dir / "tiny.safetensors", "pt") as opened:
-        said = opened.metadata()
-    assert json.loads(said["ss_base_weights"]) == ["x.safetensors"]
-    assert json.loads(said["ss_base_weights_multiplier"]) == [0.5]
+        metadata = opened.metadata()
+    assert json.loads(metadata["ss_base_weights"]) == ["x.safetensors"]
+    assert json.loads(metadata["ss_base_weights_multiplier"]) == [0.5]
     without, _ = train_here(cfg(1))
     assert rows(without)[0]["loss"] != pytest.approx(rows(straight)[0]["loss"], rel=1e-4)
     # a base that has the LoRA in its own files is the same base

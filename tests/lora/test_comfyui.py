@@ -53,14 +53,14 @@ def test_what_we_call_loadable_is_in_comfyuis_map_and_the_reverse(name: str) -> 
 @pytest.mark.parametrize("name", MAPS)
 def test_the_map_that_other_tests_use_is_comfyuis_own(name: str) -> None:
     """comfy/lora.py: ``lora_unet_`` before native names, and diffusers' of a UNet; for FLUX behind two other words."""
-    made, said = (comfy_maps.flux(2, 2) if name == "flux" else comfy_map(model(name))), MAPS[name]
-    layers = {path for path in names(name).layers if path in said}
+    made, stored = (comfy_maps.flux(2, 2) if name == "flux" else comfy_map(model(name))), MAPS[name]
+    layers = {path for path in names(name).layers if path in stored}
     if name == "flux":
         flat = {f"lycoris_{path.replace('.', '_')}" for path in layers}
         assert {f"transformer.{path}" for path in layers} | flat == {stem for stem in made if stem[:2] in ("tr", "ly")}
-        assert comfy_maps.published(f"{goal[0]}.weight" for goal in map(said.get, layers)) <= made
+        assert comfy_maps.published(f"{goal[0]}.weight" for goal in map(stored.get, layers)) <= made
     else:
         wanted = {f"lora_unet_{path.replace('.', '_')}" for path in layers}
         assert wanted <= made and {stem for stem in made - wanted if "_transformer_blocks_1_" not in stem} <= {
-            f"lora_unet_{path.replace('.', '_')}" for path in set(said) - layers
+            f"lora_unet_{path.replace('.', '_')}" for path in set(stored) - layers
         }

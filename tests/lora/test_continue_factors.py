@@ -41,9 +41,9 @@ def check(file: Path, kind: str, rank: int, factor: int | None = None) -> None:
 
 def lycoris_file(way: str, where: Path) -> Path:
     """What LyCORIS writes for a few layers of the tiny FLUX."""
-    said = LYCORIS[way]
-    tensors = {key: filled(key, shape) for key, shape in said["shapes"].items()}
-    tensors |= {key: torch.tensor(alpha) for key, alpha in said["alphas"].items()}
+    options = LYCORIS[way]
+    tensors = {key: filled(key, shape) for key, shape in options["shapes"].items()}
+    tensors |= {key: torch.tensor(alpha) for key, alpha in options["alphas"].items()}
     safetensors.torch.save_file(tensors, where)
     return where
 
@@ -62,14 +62,14 @@ def test_lycoris_own_files_are_gone_on_from(tmp_path: Path, way: str) -> None:
     file = lycoris_file(way, tmp_path / "x.safetensors")
     _, lora = network(kind, rank, alpha=7.0, factor=factor)
     check(file, kind, rank, factor)
-    (said,) = continue_from(lora, read_lora(file, NAMES))
-    assert "start fresh" in said
-    found = changes(lora)
+    (note,) = continue_from(lora, read_lora(file, NAMES))
+    assert "start fresh" in note
+    differences = changes(lora)
     assert len(LYCORIS[way]["sums"]) == 5
     for name, (total, squares) in LYCORIS[way]["sums"].items():
-        path = next(path for path in found if path.replace(".", "_") == name.removeprefix("lycoris_"))
-        assert float(found[path].sum()) == pytest.approx(total, rel=1e-4, abs=1e-3)
-        assert float(found[path].square().sum()) == pytest.approx(squares, rel=1e-4)
+        path = next(path for path in differences if path.replace(".", "_") == name.removeprefix("lycoris_"))
+        assert float(differences[path].sum()) == pytest.approx(total, rel=1e-4, abs=1e-3)
+        assert float(differences[path].square().sum()) == pytest.approx(squares, rel=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("lokr", 4), ("loha", None)])
@@ -102,14 +102,14 @@ def test_a_loha_of_a_fused_layer_is_split_exactly(tmp_path: Path) -> None:
     _, lora = network("loha")
     check(tmp_path / "x.safetensors", "loha", 2)
     continue_from(lora, read_lora(tmp_path / "x.safetensors", NAMES))
-    found, whole = changes(lora), change(tensors, flat)
+    differences, whole = changes(lora), change(tensors, flat)
     for number, name in enumerate(("to_q", "to_k", "to_v")):
-        part = found[f"transformer_blocks.0.attn.{name}"]
+        part = differences[f"transformer_blocks.0.attn.{name}"]
         torch.testing.assert_close(part, whole.chunk(3)[number], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("way", "kind", "rank", "factor", "said"),
+    ("way", "kind", "rank", "factor", "words"),
     [
         ("lokr", "lokr", 4, None, "rank 2 at .* and here it has 4.*network_dim to 2"),
         ("loha", "loha", 8, None, "rank 2 at .* here it has 8.*network_dim to 2"),
@@ -127,12 +127,12 @@ def test_a_loha_of_a_fused_layer_is_split_exactly(tmp_path: Path) -> None:
     ],
 )
 def test_what_can_not_be_gone_on_from_is_said_before_anything_loads(
-    tmp_path: Path, way: str, kind: str, rank: int, factor: int | None, said: str
+    tmp_path: Path, way: str, kind: str, rank: int, factor: int | None, words: str
 ) -> None:
     file = lycoris_file(way, tmp_path / "x.safetensors")
     with pytest.raises(Refused) as refused:
         check(file, kind, rank, factor)
-    assert re.search(said, " ".join(str(refused.value).split())), refused.value
+    assert re.search(words, " ".join(str(refused.value).split())), refused.value
 
 
 def test_a_lora_for_a_run_that_trains_factors_and_a_fused_lokr_are_refused(tmp_path: Path) -> None:

@@ -51,15 +51,15 @@ def test_conv_dim_adds_all_of_resnets_and_what_changes_the_size(kind: str, count
     added = set(targets) - set(find_targets(model, facts.default_targets))
     assert added == wanted and sum("samplers" in path for path in added) == 2 * count
     large = {path for path in targets if is_large(model.get_submodule(path))}
-    given = sizes(targets, network, large)
-    assert {given[path] for path in large} == {Size(2, 1.0)}
-    assert {given[path] for path in set(targets) - large} == {Size(8, 4.0)}
+    layer_sizes = sizes(targets, network, large)
+    assert {layer_sizes[path] for path in large} == {Size(2, 1.0)}
+    assert {layer_sizes[path] for path in set(targets) - large} == {Size(8, 4.0)}
     # the estimate counts each by its own size
     denoiser = denoiser_of({name: tuple(p.shape) for name, p in model.named_parameters()}, facts)
     assert large <= set(denoiser.kernels) and set(denoiser.kernels.values()) == {9}
     layers, cfg = trained_layers(denoiser, included(network, facts), ()), Config(network=network)
     counted = _lora_shapes(layers, _ranks(layers, denoiser.kernels, cfg), cfg)
-    lora = inject(model, targets, rank=8, alpha=4.0, dropout=0.0, seed=1, sizes=given)
+    lora = inject(model, targets, rank=8, alpha=4.0, dropout=0.0, seed=1, sizes=layer_sizes)
     assert sorted(counted) == sorted(tuple(p.flatten(1).shape) for p in lora.parameters())
 
 
@@ -86,8 +86,8 @@ def test_a_file_with_convolutions_needs_conv_dim_of_its_rank(tmp_path: Path) -> 
         check_continue(file, names, {path: Size(2, 2.0)})
     lora = inject(model, [path], rank=6, alpha=3.0, dropout=0.0, seed=1)
     check_continue(file, names, {path: Size(6, 3.0)})
-    (said,) = continue_from(lora, read_lora(file, names))
-    assert "padded to 6" in said
+    (note,) = continue_from(lora, read_lora(file, names))
+    assert "padded to 6" in note
     layer, x = lora.layers[path], torch.randn(1, inner, 6, 7, generator=source)
     wanted = torch.nn.functional.conv2d(torch.nn.functional.conv2d(x, a, padding=1), b) * 0.5
     torch.testing.assert_close(layer(x) - layer.base_layer(x), wanted, rtol=1e-4, atol=1e-4)

@@ -59,13 +59,13 @@ def test_output_and_gradients_are_pefts(kind: str, bias: bool) -> None:
     theirs = pefts(copy.deepcopy(plain), lora, "0", 3, 5.0)
     seen = []
     for each in (model, theirs):
-        given = x.clone().requires_grad_()
-        out = each(given)
+        inputs = x.clone().requires_grad_()
+        out = each(inputs)
         (out * torch.linspace(-1, 2, out.numel()).reshape(out.shape)).sum().backward()
         layer = each[0]
         vector = layer.lora_magnitude_vector["default"].weight
         trained = (layer.lora_A["default"].weight, layer.lora_B["default"].weight, vector)
-        seen.append([out.detach(), given.grad, *(part.grad.flatten() for part in trained)])
+        seen.append([out.detach(), inputs.grad, *(part.grad.flatten() for part in trained)])
     for mine, other in zip(*seen, strict=True):
         torch.testing.assert_close(mine, other, rtol=2e-5, atol=2e-5 * float(other.abs().max()))
     assert (seen[0][0] - plain(x)).abs().max() > 0.1
@@ -165,7 +165,7 @@ def test_dropout_leaves_the_frozen_part_alone() -> None:
     moved(lora)
     layer = lora.layers["0"]
     seen = []
-    layer.lora_dropout[ADAPTER].register_forward_hook(lambda module, given, result: seen.append(result))
+    layer.lora_dropout[ADAPTER].register_forward_hook(lambda module, inputs, result: seen.append(result))
     out = model.train()(x)
     a, b = (part.detach() for part in lora.pair("0"))
     weight = plain[0].weight

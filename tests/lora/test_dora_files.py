@@ -37,22 +37,22 @@ def flux(
 ) -> tuple[nn.Module, Lora]:
     """A tiny FLUX with a DoRA that training has moved."""
     model = make_tiny_denoiser()
-    found = find_targets(model, targets)
-    lora = inject(model, found, rank=rank, alpha=alpha, dropout=0.0, seed=1, kind="dora", **more)
+    layers = find_targets(model, targets)
+    lora = inject(model, layers, rank=rank, alpha=alpha, dropout=0.0, seed=1, kind="dora", **more)
     moved(lora)
     return model, replace(lora, frozen_lengths=frozen_lengths(model, lora.layers, NAMES))
 
 
 def changed(lora: Lora) -> dict[str, Tensor]:
     """The changed weight of each layer, by the formula."""
-    found = {}
+    tensors = {}
     for path, layer in lora.layers.items():
         a, b = (part.detach().flatten(1) for part in lora.pair(path))
         weight = layer.get_base_layer().weight
         whole = weight.flatten(1) + lora.scale_of(path) * b @ a
         whole = lora.magnitude(path).weight.detach() * whole / whole.norm(dim=1, keepdim=True)
-        found[path] = whole.reshape(weight.shape)
-    return found
+        tensors[path] = whole.reshape(weight.shape)
+    return tensors
 
 
 def elsewhere(weight: Tensor, tensors: dict[str, Tensor], stem: str, before: bool = False) -> Tensor:
@@ -175,8 +175,8 @@ def test_ours_is_gone_on_from_at_another_rank_and_alpha(tmp_path: Path, form: st
     write_lora(file, file_tensors(old, "fp32", NAMES, form), {})
     model, lora = flux(rank=4, alpha=2.0, weight_dtype=dtype)
     check_continue(file, NAMES, dict.fromkeys(lora.layers, Size(4, 2.0)), "dora")
-    said = continue_from(lora, read_lora(file, NAMES))
-    assert all("padded to 4" in each for each in said)
+    notes = continue_from(lora, read_lora(file, NAMES))
+    assert all("padded to 4" in each for each in notes)
     for path, weight in changed(old).items():
         torch.testing.assert_close(changed(lora)[path], weight, rtol=1e-4, atol=1e-5)
     near = 1e-4 if dtype == torch.float32 else 0.1
@@ -217,8 +217,8 @@ def test_a_plain_lora_is_gone_on_from_as_it_draws(tmp_path: Path) -> None:
     write_lora(file, file_tensors(old, "fp32", NAMES), {})
     model, lora = flux(rank=3)
     check_continue(file, NAMES, dict.fromkeys(lora.layers, Size(3, 5.0)), "dora")
-    (said,) = continue_from(lora, read_lora(file, NAMES))
-    assert "no DoRA yet" in said
+    (note,) = continue_from(lora, read_lora(file, NAMES))
+    assert "no DoRA yet" in note
     with torch.no_grad():
         torch.testing.assert_close(model(**inputs()).sample, old_model(**inputs()).sample, rtol=1e-5, atol=1e-5)
 
@@ -241,19 +241,19 @@ def test_what_can_not_be_gone_on_from_is_said(tmp_path: Path) -> None:
     _, old = flux()
     file = tmp_path / "x.safetensors"
     write_lora(file, file_tensors(old, "fp32", NAMES), {})
-    given = dict.fromkeys(old.layers, Size(3, 5.0))
+    new_sizes = dict.fromkeys(old.layers, Size(3, 5.0))
     with pytest.raises(Refused, match="is a DoRA, and this run trains a LoRA") as refused:
-        check_continue(file, NAMES, given)
+        check_continue(file, NAMES, new_sizes)
     assert "network_type to dora" in str(refused.value)
     stem = "lora_unet_img_in"
     pair = {f"{stem}.lora_down.weight": torch.ones(2, 16), f"{stem}.lora_up.weight": torch.ones(32, 2)}
-    for more, said in (
+    for more, words in (
         ({f"{stem}.dora_scale": torch.ones(1, 16)}, r"one length for each input of x_embedder, \[1, 16\]"),
         ({f"{stem}.dora_scale": torch.ones(5, 1)}, r"5 lengths of x_embedder, and not one for each of its 32 outputs"),
         ({"lora_unet_txt_in.dora_scale": torch.ones(32, 1)}, "lora_unet_txt_in lacks A, B"),
     ):
         safetensors.torch.save_file(pair | more, file)
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(Refused, match=words):
             read_lora(file, NAMES)
     factors = {f"{stem}.lokr_w1": torch.ones(4, 4), f"{stem}.lokr_w2": torch.ones(8, 4)}
     safetensors.torch.save_file(factors | {f"{stem}.dora_scale": torch.ones(32, 1)}, file)

@@ -52,11 +52,11 @@ def left_out(whole: One, lora: Lora, x: Tensor, mask: Tensor) -> Tensor:
 def test_ranks_are_left_out_by_row_and_the_rest_scaled_up(form: str) -> None:
     whole, lora, x = model(form, rank_dropout=0.4)
     torch.manual_seed(7)
-    found = whole(x)
+    output = whole(x)
     torch.manual_seed(7)
     mask = (torch.rand(3, 4) > 0.4).float()
     assert 0 < mask.sum() < 12 and len(mask.unique(dim=0)) > 1
-    torch.testing.assert_close(found, left_out(whole, lora, x, mask / 0.6))
+    torch.testing.assert_close(output, left_out(whole, lora, x, mask / 0.6))
     with torch.no_grad():
         torch.testing.assert_close(whole(x), left_out(whole, lora, x, torch.ones(3, 4)))
     torch.testing.assert_close(whole.eval()(x), left_out(whole, lora, x, torch.ones(3, 4)))
@@ -80,9 +80,9 @@ def test_a_layer_goes_without_its_lora_or_has_it_as_it_is(form: str, kind: str) 
     torch.manual_seed(3)
     without = 0
     for _ in range(200):
-        found = whole(x).detach()
-        gone = torch.equal(found, base)
-        assert gone or torch.allclose(found, full, atol=1e-5)
+        output = whole(x).detach()
+        gone = torch.equal(output, base)
+        assert gone or torch.allclose(output, full, atol=1e-5)
         without += gone
     assert 40 < without < 80
 
@@ -92,8 +92,8 @@ def test_what_is_scaled_up_is_not_rounded_to_16_bits_first() -> None:
     whole, lora, x = model("tokens", rank_dropout=0.03)
     ones = torch.ones(64, 4, dtype=torch.bfloat16)
     drop = next(iter(whole.layer.lora_A["default"]._forward_hooks.values()))
-    found = drop(whole.layer.lora_A["default"], (), ones).float()
-    assert set(found.unique().tolist()) <= {0.0, torch.tensor(1 / 0.97).bfloat16().item()}
+    output = drop(whole.layer.lora_A["default"], (), ones).float()
+    assert set(output.unique().tolist()) <= {0.0, torch.tensor(1 / 0.97).bfloat16().item()}
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])

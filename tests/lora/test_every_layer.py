@@ -94,8 +94,8 @@ def test_every_layer_is_saved_in_every_layout_and_comes_back(kind: str, form: st
         for layer in lora.layers:
             scale = lora.layers[layer].scale if kind in FACTORED else lora.scale_of(layer)
             wanted = scale * change(lora, layer)
-            found = back.scales[layer] * difference(back, layer, torch.empty(names.layers[layer][::-1]))
-            same = torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+            actual = back.scales[layer] * difference(back, layer, torch.empty(names.layers[layer][::-1]))
+            same = torch.allclose(actual, wanted, rtol=1e-4, atol=1e-5)
             if kind == "dora":
                 same &= torch.equal(back.lengths[layer], lora.magnitude(layer).weight.detach())
             wrong += [] if same else [f"{name}: {layer}"]
@@ -136,7 +136,7 @@ def test_the_plan_names_the_layers_that_diffusers_takes_from_no_kohya_file(name:
     names = names_of(linear_layers(model), facts)
     layers = list(names.layers)
     tensors = in_format({path: halves(model.get_submodule(path)) for path in layers}, names, "kohya")
-    told = {"unet_config": model.config} if names.prefix == "unet" else {}
+    options = {"unet_config": model.config} if names.prefix == "unet" else {}
     read = getattr(diffusers, facts.pipeline_class).lora_state_dict
     if facts.denoiser_class == "WanTransformer3DModel":
         with pytest.raises(IndexError):
@@ -148,19 +148,19 @@ def test_the_plan_names_the_layers_that_diffusers_takes_from_no_kohya_file(name:
             # it takes the name of a fused layer for another layout's, in which no file has an alpha
             read(dict(tensors))
         tensors = {}
-    found = read(dict(tensors), **told)
-    found = found[0] if isinstance(found, tuple) else found
-    found = convert_unet_state_dict_to_peft(found) if names.prefix == "unet" else found
-    own = [key.removeprefix(f"{names.prefix}.") for key in found if key.startswith(names.prefix)]
+    read_keys = read(dict(tensors), **options)
+    read_keys = read_keys[0] if isinstance(read_keys, tuple) else read_keys
+    read_keys = convert_unet_state_dict_to_peft(read_keys) if names.prefix == "unet" else read_keys
+    own = [key.removeprefix(f"{names.prefix}.") for key in read_keys if key.startswith(names.prefix)]
     taken = {key.rpartition(".lora_")[0] for key in own}
     assert taken <= set(layers)
     patterns = (".*",) if facts.diffusers_layers is None else facts.diffusers_layers
     assert taken == {path for path in layers if any(re.fullmatch(pattern, path) for pattern in patterns)}
     # a family that diffusers reads no kohya file of is named where the layout is chosen
     wanted = sorted(set(layers) - taken) if taken else []
-    said = list(lora_findings(settings(name), facts, layers))
-    assert [finding.kind for finding in said] == ["diffusers_leaves_out"] * bool(wanted)
-    assert all(f"{len(wanted)} layers" in finding.text and "save_layout" in finding.remedy for finding in said)
+    notices = list(lora_findings(settings(name), facts, layers))
+    assert [finding.kind for finding in notices] == ["diffusers_leaves_out"] * bool(wanted)
+    assert all(f"{len(wanted)} layers" in finding.text and "save_layout" in finding.remedy for finding in notices)
     assert not list(lora_findings(settings(name, saving={"save_layout": "diffusers"}), facts, layers))
     assert not list(lora_findings(settings(name), facts, taken))
 
@@ -174,6 +174,6 @@ def settings(name: str, **changes: dict[str, object]):
 
 def test_a_dora_is_told_to_draw_otherwise_in_comfyui() -> None:
     dora = {"network": {"network_type": "dora"}}
-    (said,) = lora_findings(settings("sdxl", **dora), family("sdxl"), ())
-    assert "ComfyUI" in said.text and said.setting == "network.network_type"
+    (notice,) = lora_findings(settings("sdxl", **dora), family("sdxl"), ())
+    assert "ComfyUI" in notice.text and notice.setting == "network.network_type"
     assert not list(lora_findings(settings("sdxl", **dora, saving={"save_layout": "diffusers"}), family("sdxl"), ()))

@@ -64,9 +64,9 @@ def test_hash_and_metadata_and_precision(tmp_path: Path) -> None:
     write_lora(path, file_tensors(lora, "bf16", NAMES, "diffusers"), {"ss_network_dim": "4"})
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
-    said = json.loads(data[8 : 8 + length])["__metadata__"]
-    assert said["modelspec.hash_sha256"] == "0x" + hashlib.sha256(data[8 + length :]).hexdigest()
-    assert said["ss_network_dim"] == "4"
+    metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+    assert metadata["modelspec.hash_sha256"] == "0x" + hashlib.sha256(data[8 + length :]).hexdigest()
+    assert metadata["ss_network_dim"] == "4"
     tensors = safetensors.torch.load_file(path)
     assert {t.dtype for t in tensors.values()} == {torch.bfloat16}
     assert all(re.fullmatch(r"transformer\..+\.lora_[AB]\.weight", key) for key in tensors)
@@ -89,13 +89,13 @@ def test_continuing_keeps_the_function_at_another_rank_and_alpha(
     old_model, old = trained(rank=old_rank, alpha=old_alpha)
     write_lora(tmp_path / "old.safetensors", file_tensors(old, "fp32", NAMES, "diffusers"), {})
     model, lora = trained(rank=4, alpha=8)
-    said = continue_from(lora, read_lora(tmp_path / "old.safetensors", NAMES))
+    notes = continue_from(lora, read_lora(tmp_path / "old.safetensors", NAMES))
     with torch.no_grad():
         assert torch.allclose(model(**inputs()).sample, old_model(**inputs()).sample, atol=2e-5)
     if old_rank == 4:
-        assert said == []
+        assert notes == []
     else:
-        assert f"rank {old_rank}" in said[0] and "padded to 4" in said[0]
+        assert f"rank {old_rank}" in notes[0] and "padded to 4" in notes[0]
         a, _ = lora.pair("transformer_blocks.0.attn.to_q")
         assert a[old_rank:].abs().min() > 0
 
@@ -124,13 +124,13 @@ def test_what_can_not_be_continued_is_refused_with_the_reason(tmp_path: Path) ->
     with pytest.raises(Refused, match="no targets now"):
         continue_from(trained(rank=8, targets=("attn.to_q",))[1], file)
     whole = (tmp_path / "old.safetensors").read_bytes()
-    for content, said in (
+    for content, words in (
         (b"nonsense that is no file", "is not a safetensors file"),
         (b"GGUF\x03\0\0\0", "is a GGUF file"),
         (whole[:-8], "is cut short: 8 bytes are missing"),
     ):
         (tmp_path / "broken.safetensors").write_bytes(content)
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(Refused, match=words):
             read_lora(tmp_path / "broken.safetensors", NAMES)
     with pytest.raises(Refused, match="can't be read"):
         read_lora(tmp_path / "absent.safetensors", NAMES)

@@ -29,7 +29,7 @@ def half(*size: int) -> Tensor:
 
 def xlabs(single: bool) -> dict[str, Tensor]:
     """Rank 3 in the attention of all blocks of the tiny FLUX, under the names of XLabs-AI/x-flux."""
-    found = {}
+    tensors = {}
     for number in (0, 1):
         places = [
             (f"double_blocks.{number}.processor.{part}_lora{n}", part) for part in ("qkv", "proj") for n in (1, 2)
@@ -39,9 +39,9 @@ def xlabs(single: bool) -> dict[str, Tensor]:
         )
         for stem, part in places:
             inner = 160 if part == "proj" and "single" in stem else 32
-            found[f"{stem}.down.weight"] = half(3, inner)
-            found[f"{stem}.up.weight"] = half(96 if part == "qkv" else 32, 3)
-    return found
+            tensors[f"{stem}.down.weight"] = half(3, inner)
+            tensors[f"{stem}.up.weight"] = half(96 if part == "qkv" else 32, 3)
+    return tensors
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -74,8 +74,8 @@ def test_an_embedding_in_the_file_is_named_and_left_out(tmp_path: Path) -> None:
     safetensors.torch.save_file(tensors, tmp_path / "x.safetensors")
     contents = inspect_lora(tmp_path / "x.safetensors", NAMES)
     assert list(contents.layers) == [SQUARE]
-    (said,) = contents.left_out
-    assert "2 embeddings" in said and "my.fox, zxc" in said
+    (note,) = contents.left_out
+    assert "2 embeddings" in note and "my.fox, zxc" in note
 
 
 @pytest.mark.parametrize("stem", ["diffusion_model.{}", "lora_unet_{}", "net.{}", "text_conditioner.{}"])

@@ -32,8 +32,8 @@ def flux(
     **dropouts: float,
 ) -> tuple[nn.Module, Lora]:
     model = make_tiny_denoiser(1, 1)
-    found = find_targets(model, targets)
-    lora = inject(model, found, rank=4, alpha=8, dropout=dropout, seed=0, weight_dtype=weight_dtype, **dropouts)
+    layers = find_targets(model, targets)
+    lora = inject(model, layers, rank=4, alpha=8, dropout=dropout, seed=0, weight_dtype=weight_dtype, **dropouts)
     torch.manual_seed(1)
     for path in lora.layers:
         nn.init.normal_(lora.pair(path)[1], std=0.1)
@@ -95,19 +95,19 @@ def test_a_unet_joins_what_starts_from_pictures_and_from_text() -> None:
             fuse(lora)
         text = {"prompt_embeds": torch.randn(9, FIRST_WIDTH + SECOND_WIDTH), "time_ids": torch.ones(6)}
         text["pooled"] = torch.randn(POOLED_WIDTH)
-        given = [torch.randn(LATENT_CHANNELS, 8, 8)], torch.tensor([500.0]), [text], None, ShapeRuntime()
+        inputs = [torch.randn(LATENT_CHANNELS, 8, 8)], torch.tensor([500.0]), [text], None, ShapeRuntime()
         with pytest.MonkeyPatch.context() as patch:
             seen = []
             plain = nn.functional.linear
             patch.setattr(nn.functional, "linear", lambda *all: seen.append(all) or plain(*all))
-            (out,) = load_family("sdxl").predict(model, *given)
+            (out,) = load_family("sdxl").predict(model, *inputs)
         out.square().mean().backward()
         return [out, *(p.grad for p in lora.parameters())], len(seen)
 
-    (found, fused), (wanted, alone) = pass_of(True), pass_of(False)
+    (output, fused), (wanted, alone) = pass_of(True), pass_of(False)
     blocks = sum(len(blocks) for blocks in unet_blocks(make_tiny_unet()).values())
     assert alone - fused == 3 * blocks
-    for got, want in zip(found, wanted, strict=True):
+    for got, want in zip(output, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
 
 
@@ -117,9 +117,9 @@ def test_one_graph_a_class_as_before() -> None:
     counting = Counting()
     compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false")
     shapes = ShapeRuntime("static", 24, text_length=12)
-    found = [run(model, make_batch(sizes), shapes) for sizes in (SIZES, SIZES[::-1])]
+    outputs = [run(model, make_batch(sizes), shapes) for sizes in (SIZES, SIZES[::-1])]
     assert len(counting.graphs) == 2
-    assert_equal_runs(found[0], run(flux(SOME)[0], make_batch(SIZES), shapes), 1e-6)
+    assert_equal_runs(outputs[0], run(flux(SOME)[0], make_batch(SIZES), shapes), 1e-6)
 
 
 def test_dropout_and_replaced_forwards_stay_by_themselves() -> None:

@@ -36,7 +36,7 @@ def test_patterns_are_ends_whole_paths_or_regular_expressions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("include", "exclude", "said"),
+    ("include", "exclude", "words"),
     [
         (["attn.to_qq"], None, "attn.to_q"),
         (["attn.norm_q"], None, "RMSNorm"),
@@ -46,11 +46,11 @@ def test_patterns_are_ends_whole_paths_or_regular_expressions() -> None:
     ],
 )
 def test_targets_that_match_nothing_are_errors_that_name_what_is_near(
-    include: list[str], exclude: list[str] | None, said: str
+    include: list[str], exclude: list[str] | None, words: str
 ) -> None:
     with pytest.raises(Refused) as refused:
         find_targets(make_tiny_denoiser(), include, exclude)
-    assert said in str(refused.value)
+    assert words in str(refused.value)
 
 
 def test_an_exclude_without_effect_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -26,8 +26,8 @@ ROWS = [{"layers": "attn.to_k", "learning_rate": 0.02}]
 
 def test_steps_are_those_of_pefts_loraplus_optimizer() -> None:
     (model, lora), (other, its) = trained(), trained()
-    found = groups(lora, list(lora.layers), None, 1e-2, 16.0)
-    ours = make_optimizer("adamw", found, learning_rate=1e-2, weight_decay=0.1, betas=(0.9, 0.999), eps=1e-8)
+    parameter_groups = groups(lora, list(lora.layers), None, 1e-2, 16.0)
+    ours = make_optimizer("adamw", parameter_groups, learning_rate=1e-2, weight_decay=0.1, betas=(0.9, 0.999), eps=1e-8)
     theirs = create_loraplus_optimizer(
         other, torch.optim.AdamW, lr=1e-2, loraplus_lr_ratio=16.0, loraplus_weight_decay=0.1, eps=1e-8
     )

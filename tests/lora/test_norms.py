@@ -64,14 +64,18 @@ def test_layers_above_the_limit_are_scaled_back_as_in_sd_scripts(make, limit: fl
     logged, counted = [], 0
     for path, pair in before.items():
         *wanted, norm, scaled = regularised(*pair, lora.scale_of(path), limit)
-        for found, half, old in zip(lora.pair(path), wanted, pair, strict=True):
-            torch.testing.assert_close(found.detach(), half, rtol=1e-5, atol=1e-7)
-            assert scaled or torch.equal(found, old)
+        for actual, half, old in zip(lora.pair(path), wanted, pair, strict=True):
+            torch.testing.assert_close(actual.detach(), half, rtol=1e-5, atol=1e-7)
+            assert scaled or torch.equal(actual, old)
         logged.append(norm)
         counted += scaled
-    told = {name: value.item() for name, value in norms.figures.items()}
+    figures = {name: value.item() for name, value in norms.figures.items()}
     mean = sum(logged) / len(logged)
-    assert told == {"layers_scaled": counted, "norm_mean": pytest.approx(mean), "norm_max": pytest.approx(max(logged))}
+    assert figures == {
+        "layers_scaled": counted,
+        "norm_mean": pytest.approx(mean),
+        "norm_max": pytest.approx(max(logged)),
+    }
     assert (0 < counted < len(logged)) == (make is convolved) and max(logged) <= limit * (1 + 1e-5)
 
 

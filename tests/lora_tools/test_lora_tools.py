@@ -47,12 +47,12 @@ def product(path: Path, model: OpenModel) -> dict[str, Tensor]:
 def change_of(base: OpenModel, tuned: OpenModel) -> dict[str, Tensor]:
     """Layer -> the difference of its weight in two models, as a matrix; of layers that differ."""
     after = tuned.weights()
-    found = {}
+    differences = {}
     for layer, weight in base.weights().items():
         difference = (after[layer].read().float() - weight.read().float()).flatten(1)
         if difference.any():
-            found[layer] = difference
-    return found
+            differences[layer] = difference
+    return differences
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +69,10 @@ def test_a_lora_merged_into_a_folder_comes_out_again(tiny_sdxl: Path, tuned_sdxl
     """The merge adds half of the LoRA to each layer and to nothing else; extracting gives it back at its rank."""
     base, tuned = open_model(tiny_sdxl), open_model(tuned_sdxl / "tuned")
     wanted = {layer: 0.5 * change for layer, change in product(tuned_sdxl / "trained.safetensors", base).items()}
-    found = change_of(base, tuned)
-    assert found.keys() == wanted.keys() and any(layer.startswith("te2.") for layer in found)
+    differences = change_of(base, tuned)
+    assert differences.keys() == wanted.keys() and any(layer.startswith("te2.") for layer in differences)
     for layer, change in wanted.items():
-        torch.testing.assert_close(found[layer], change, atol=1e-6, rtol=1e-4)
+        torch.testing.assert_close(differences[layer], change, atol=1e-6, rtol=1e-4)
     names = {path.relative_to(tiny_sdxl) for path in tiny_sdxl.rglob("*") if path.is_file()}
     assert names == {p.relative_to(tuned_sdxl / "tuned") for p in (tuned_sdxl / "tuned").rglob("*") if p.is_file()}
     out = tuned_sdxl / "extracted.safetensors"
@@ -118,10 +118,12 @@ def test_a_whole_fine_tune_is_reproduced_at_the_full_rank(
     )
     assert code == 0 and "no LoRA holds it" in text, text
     base = open_model(flux_files["base"])
-    wanted, found = change_of(base, open_model(flux_files["tuned"])), product(out, base)
-    assert found.keys() == wanted.keys() and not any("transformer_blocks.1." in n for n in found if "single" not in n)
+    wanted, differences = change_of(base, open_model(flux_files["tuned"])), product(out, base)
+    assert differences.keys() == wanted.keys() and not any(
+        "transformer_blocks.1." in n for n in differences if "single" not in n
+    )
     for layer, change in wanted.items():
-        torch.testing.assert_close(found[layer], change, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(differences[layer], change, atol=1e-5, rtol=1e-4)
 
 
 def test_a_kept_share_is_kept_with_the_smallest_rank(flux_files: dict[str, Path], tmp_path: Path) -> None:
@@ -129,8 +131,8 @@ def test_a_kept_share_is_kept_with_the_smallest_rank(flux_files: dict[str, Path]
     words = ("extract", "--base", flux_files["base"], "--tuned", flux_files["tuned"], "--out", out)
     assert run(*words, "--keep", "0.8", "--precision", "fp32", "--layout", "diffusers")[0] == 0
     base = open_model(flux_files["base"])
-    wanted, found = change_of(base, open_model(flux_files["tuned"])), read_lora(out, base.names).pairs
-    for layer, (a, _) in found.items():
+    wanted, pairs = change_of(base, open_model(flux_files["tuned"])), read_lora(out, base.names).pairs
+    for layer, (a, _) in pairs.items():
         sizes = torch.linalg.svdvals(wanted[layer].double())
         share = sizes.square().cumsum(0).sqrt() / sizes.norm()
         assert a.shape[0] == int((share < 0.8).sum()) + 1, layer
@@ -175,12 +177,32 @@ def test_loras_are_merged_into_one_exactly_or_to_a_rank(tiny_flux: Path, tmp_pat
         torch.testing.assert_close(change, wanted[layer], atol=1e-5, rtol=1e-4)
     code, text = run(*words, "--rank", 5, "--overwrite")
     assert code == 0
-    told = float(text.partition(" of rank ")[2].split(", ")[1].partition("%")[0]) / 100
-    found = product(out, model)
+    share = float(text.partition(" of rank ")[2].split(", ")[1].partition("%")[0]) / 100
+    differences = product(out, model)
     # layers that are one in the file were factored as one, so that their errors are told together
-    lost = sum(float((found[n] - wanted[n]).square().sum()) for n in found)
+    lost = sum(float((differences[n] - wanted[n]).square().sum()) for n in differences)
     whole = sum(float(each.square().sum()) for each in wanted.values())
-    assert abs(told - (lost / whole) ** 0.5) < 2e-4 and told > 0.01
+    assert abs(share - (lost / whole) ** 0.5) < 2e-4 and share > 0.01
+
+
+def test_an_average_is_of_files_of_one_run(tiny_flux: Path, tmp_path: Path) -> None:
+    """Of a kind without a product the factors are averaged; what is not of one run is named."""
+    paths = [write_lora(tmp_path / f"{n}.safetensors", tiny_flux, rank=2, kind="loha", seed=n) for n in (1, 2)]
+    code, text = run("average", *paths, "--out", tmp_path / "mean.safetensors")
+    assert code == 0 and "The average of 2 files." in text, text
+    files = [safetensors.torch.load_file(path) for path in (*paths, tmp_path / "mean.safetensors")]
+    for key, value in files[2].items():
+        torch.testing.assert_close(value, (files[0][key] + files[1][key]) / 2)
+    others = {
+        "rank": write_lora(tmp_path / "rank.safetensors", tiny_flux, rank=3, kind="loha"),
+        "layers": write_lora(tmp_path / "layers.safetensors", tiny_flux, rank=2, kind="loha", targets=["attn.to_q"]),
+        "alphas": write_lora(tmp_path / "alphas.safetensors", tiny_flux, rank=2, alpha=1, kind="loha"),
+        "at least two": None,
+    }
+    for words, path in others.items():
+        files_given = [paths[0], *([path] if path else [])]
+        code, text = run("average", *files_given, "--out", tmp_path / "none.safetensors")
+        assert code == 2 and words in text and not (tmp_path / "none.safetensors").exists(), text
 
 
 def test_resizing_keeps_what_it_says_under_the_same_keys(tiny_sdxl: Path, tmp_path: Path) -> None:
@@ -246,20 +268,20 @@ def verdicts(path: Path, capsys: pytest.CaptureFixture[str], *more: object) -> d
 def test_check_counts_the_keys_that_each_program_takes(tiny_sdxl: Path, tmp_path: Path, capsys) -> None:
     path = write_lora(tmp_path / "a.safetensors", tiny_sdxl, "sdxl", text=True)
     tensors = safetensors.torch.load_file(path)
-    found = verdicts(path, capsys, "--base", tiny_sdxl)
-    assert {name: row["loaded"] for name, row in found.items()} == dict.fromkeys(
+    answers = verdicts(path, capsys, "--base", tiny_sdxl)
+    assert {name: row["loaded"] for name, row in answers.items()} == dict.fromkeys(
         ("diffusers", "ComfyUI", "sd-scripts"), len(tensors)
     )
     extra = "lora_unet_input_blocks_99_1_proj_in"
     extras = {f"{extra}.lora_down.weight": torch.ones(2, 8), f"{extra}.lora_up.weight": torch.ones(8, 2)}
     safetensors.torch.save_file({**tensors, "strange.diff": torch.ones(2), **extras}, path)
-    found = verdicts(path, capsys, "--base", tiny_sdxl)
+    answers = verdicts(path, capsys, "--base", tiny_sdxl)
     for name in ("ComfyUI", "sd-scripts"):
-        assert set(found[name]["ignored"]) == {"strange.diff", *extras}, name
+        assert set(answers[name]["ignored"]) == {"strange.diff", *extras}, name
     peft = write_lora(tmp_path / "b.safetensors", tiny_sdxl, "sdxl", form="diffusers")
-    found = verdicts(peft, capsys, "--base", tiny_sdxl)
-    assert found["diffusers"]["ignored"] == [] and found["sd-scripts"]["error"]
-    assert any("attn1.to_k" in key for key in found["ComfyUI"]["ignored"])
+    answers = verdicts(peft, capsys, "--base", tiny_sdxl)
+    assert answers["diffusers"]["ignored"] == [] and answers["sd-scripts"]["error"]
+    assert any("attn1.to_k" in key for key in answers["ComfyUI"]["ignored"])
 
 
 def test_diffusers_loads_what_check_says(tiny_flux: Path, tmp_path: Path, capsys) -> None:
@@ -296,12 +318,12 @@ def test_a_file_of_the_published_model_needs_no_base(name: str, tmp_path: Path, 
     # alone, these layers have the names and sizes of FLUX's
     metadata = {"ss_base_model_version": facts.lora_version} if name == "hunyuan_video" else None
     safetensors.torch.save_file(in_format(layers, names, "kohya"), path, metadata)
-    found = verdicts(path, capsys)
-    assert found["ComfyUI"]["ignored"] == [] and found["ComfyUI"]["error"] is None
-    other = found.get("sd-scripts") or found["musubi-tuner"]
+    answers = verdicts(path, capsys)
+    assert answers["ComfyUI"]["ignored"] == [] and answers["ComfyUI"]["error"] is None
+    other = answers.get("sd-scripts") or answers["musubi-tuner"]
     assert other["ignored"] == [] and other["error"] is None
     if facts.diffusers_layers is None or name in ("flux", "wan"):
-        assert found["diffusers"]["ignored"] == [] and found["diffusers"]["error"] is None, found["diffusers"]
+        assert answers["diffusers"]["ignored"] == [] and answers["diffusers"]["error"] is None, answers["diffusers"]
 
 
 def test_wrong_input_is_named(tiny_flux: Path, tiny_sdxl: Path, flux_files: dict[str, Path], tmp_path: Path) -> None:

@@ -76,11 +76,11 @@ def step(model: nn.Module, batch: Batch, shapes: ShapeRuntime) -> tuple[Tensor, 
     return loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
 
 
-def assert_same(found: tuple, wanted: tuple, tolerance: float) -> None:
-    torch.testing.assert_close(found[0], wanted[0], rtol=tolerance, atol=tolerance)
-    assert found[1].keys() == wanted[1].keys()
+def assert_same(actual: tuple, wanted: tuple, tolerance: float) -> None:
+    torch.testing.assert_close(actual[0], wanted[0], rtol=tolerance, atol=tolerance)
+    assert actual[1].keys() == wanted[1].keys()
     for name, grad in wanted[1].items():
-        torch.testing.assert_close(found[1][name], grad, rtol=tolerance, atol=tolerance, msg=name)
+        torch.testing.assert_close(actual[1][name], grad, rtol=tolerance, atol=tolerance, msg=name)
 
 
 @pytest.mark.parametrize("kind", checkpointing.KINDS)
@@ -121,20 +121,20 @@ def test_compiled_graphs_are_those_of_the_plan(kind: str) -> None:
 
 def test_compiled_through_autograd_equals_the_run_without() -> None:
     batch, shapes = make_batch(SIZES, [TEXT, TEXT]), ShapeRuntime("static", 24, text_length=TEXT)
-    found = {}
+    figures = {}
     for kind in KINDS:
         torch._dynamo.reset()
         model, _ = denoiser(kind, double=1, single=2, targets=FEW)
         compile_model(model, block_lists(model), backend="aot_eager", fullgraph=True, dynamic="false")
-        found[kind] = step(model, batch, shapes)
+        figures[kind] = step(model, batch, shapes)
     for kind in checkpointing.KINDS:
-        assert_same(found[kind], found["off"], 1e-6)
+        assert_same(figures[kind], figures["off"], 1e-6)
 
 
 def test_blocks_recompute_within_their_graphs() -> None:
     """The compiler's partitioner recomputes more, in as many graphs and one call of a block; least is kept at 0."""
     batch, shapes = make_batch(SIZES, [TEXT, TEXT]), ShapeRuntime("static", 24, text_length=TEXT)
-    found, kept, calls = [], [], []
+    figures, kept, calls = [], [], []
     for kind, budget in (("off", None), ("off", 0.4), ("auto", 0.0), ("block", None)):
         torch._dynamo.reset()
         model, _ = denoiser(kind, double=0, single=1, targets=FEW, dropout=0.0)
@@ -154,12 +154,12 @@ def test_blocks_recompute_within_their_graphs() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            found.append(step(model, batch, shapes))
+            figures.append(step(model, batch, shapes))
         kept.append(sum(sizes))
         stats = telemetry.poll()
         telemetry.stop()
         assert (stats.graphs, stats.breaks) == (1, 0)
-        assert_same(found[-1], found[0], 1e-6)
+        assert_same(figures[-1], figures[0], 1e-6)
     assert kept[2] < kept[1] < kept[0], kept
     assert calls == [1, 1, 1, 2]
 
@@ -171,9 +171,9 @@ def test_a_block_that_fails_to_compile_is_recomputed_from_outside() -> None:
     torch._dynamo.register_backend(broken, name="broken")
     batch, shapes = make_batch(SIZES, [TEXT, TEXT]), ShapeRuntime("static", 24, text_length=TEXT)
     model, _ = denoiser("auto", double=1, single=1, targets=FEW)
-    chosen = [BlockChoice("single:0", "aot_eager", True)]
+    choice = [BlockChoice("single:0", "aot_eager", True)]
     report = compile_model(
-        model, block_lists(model), backend="aot_eager_decomp_partition", selection=chosen, recompute=True
+        model, block_lists(model), backend="aot_eager_decomp_partition", selection=choice, recompute=True
     )
     assert not model.single_transformer_blocks[0].forward.recomputes
     forward = model.transformer_blocks[0].forward
@@ -203,10 +203,10 @@ def test_blocks_of_a_class_at_its_limit_are_recomputed_from_outside() -> None:
     step(model, other, shapes)
     assert report.limited == ["double", "single"] and not block.forward.recomputes
     calls.clear()
-    found = step(model, other, shapes)
+    figures = step(model, other, shapes)
     assert len(calls) == 2
     plain, _ = denoiser("off", double=1, single=1, targets=FEW, dropout=0.0)
-    assert_same(found, step(plain, other, shapes), 1e-6)
+    assert_same(figures, step(plain, other, shapes), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -301,8 +301,8 @@ def test_only_large_inputs_with_a_gradient_go_to_the_host() -> None:
 
 def test_selective_keeps_every_second_block() -> None:
     calls: list[int] = []
-    chosen = checkpointing.Selective()
-    toy = Toy(chosen)
+    choice = checkpointing.Selective()
+    toy = Toy(choice)
     for block in toy.blocks:
         block.register_forward_hook(lambda module, *_: calls.append(list(toy.blocks).index(module)))
     toy(torch.ones(1, 2, 16, requires_grad=True), torch.zeros(1, 2, 16)).sum().backward()
@@ -310,7 +310,7 @@ def test_selective_keeps_every_second_block() -> None:
 
 
 def test_unknown_kinds_are_refused() -> None:
-    with pytest.raises(ValueError, match="known: off, auto, block, offload, selective"):
+    with pytest.raises(ValueError, match="known: off, auto, block, attention, offload, selective"):
         checkpointing.apply(nn.Linear(1, 1), "unsloth")
 
 
@@ -337,19 +337,20 @@ def test_offload_on_the_card_is_exact_and_smaller() -> None:
 @pytest.mark.parametrize("kind", checkpointing.KINDS)
 def test_compiled_flux_on_the_card_equals_the_run_without(kind: str) -> None:
     """Inductor, dropout on where it may be: the same loss and gradients over three steps, two graphs in all."""
-    found, dropout = [], 0.0 if kind == "auto" else 0.3
+    within = ("auto", "attention")
+    figures, dropout = [], 0.0 if kind in within else 0.3
     for each in ("off", kind):
         torch._dynamo.reset()
         model, _ = denoiser(each, dropout=dropout)
         model.cuda()
-        checkpointing.set_activation_budget(None, recompute=each == "auto")
+        checkpointing.set_activation_budget(None, each in within, each == "attention")
         shapes = ShapeRuntime("static", 24, text_length=TEXT)
         telemetry = Telemetry().start()
-        compile_model(model, block_lists(model), fullgraph=True, dynamic="false", recompute=each == "auto")
+        compile_model(model, block_lists(model), fullgraph=True, dynamic="false", recompute=each in within)
         batches = [make_batch(sizes, [TEXT, TEXT]).to("cuda", torch.float32) for sizes in (SIZES, SIZES[::-1], SIZES)]
-        found.append([step(model, batch, shapes) for batch in batches])
+        figures.append([step(model, batch, shapes) for batch in batches])
         stats = telemetry.poll()
         telemetry.stop()
         assert (stats.graphs, stats.breaks) == (2, 0)
-    for one, other in zip(*found, strict=True):
+    for one, other in zip(*figures, strict=True):
         assert_same(other, one, 1e-5)

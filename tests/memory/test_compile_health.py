@@ -9,37 +9,44 @@ from backend.memory.quantized_linear import QuantizedLinear, quantize_layer, qua
 from tests.tiny.swapping import Training, sparse_lora
 
 
-def model(kind: str, compute: str) -> torch.nn.Module:
+def model(kind: str, compute: str, products: str) -> torch.nn.Module:
     """The tiny FLUX with a sparse LoRA, its frozen linear layers quantised."""
-    found = sparse_lora()
+    lora_model = sparse_lora()
     if kind != "none":
-        paths = quantized_layers(found)
+        paths = quantized_layers(lora_model)
         assert len(paths) > 20
         for path in paths:
-            quantize_layer(found, path, found.get_submodule(path).weight.detach(), kind, compute)
-    return found
+            quantize_layer(lora_model, path, lora_model.get_submodule(path).weight.detach(), kind, compute, products)
+    return lora_model
 
 
 @pytest.mark.parametrize(
-    ("kind", "compute", "count", "checkpointing", "compiled"),
+    ("kind", "compute", "products", "count", "checkpointing", "compiled", "turns"),
     [
-        ("fp8", "bf16", 4, "block", ["single"]),
-        ("int8", "int8", 4, "off", ["double"]),
-        ("nf4", "bf16", 4, "auto", ["double", "single"]),
-        ("int8", "int8", 0, "auto", ["single"]),
+        ("fp8", "fp8", "fast", 4, "block", ["single"], True),
+        ("int8", "int8", "small", 4, "off", ["double"], False),
+        ("nf4", "bf16", "small", 4, "auto", ["double", "single"], False),
+        ("int8", "int8", "small", 0, "auto", ["single"], True),
     ],
 )
 def test_no_break_and_no_recompile(
-    kind: str, compute: str, count: int, checkpointing: str, compiled: list[str]
+    kind: str, compute: str, products: str, count: int, checkpointing: str, compiled: list[str], turns: bool
 ) -> None:
-    """One case compiles both block classes; the others leave one eager, which halves what is traced."""
-    eager = Training(0, model=model(kind, compute), kind=checkpointing).run(5, validate_every=4)
+    """One case compiles both block classes; the others leave one eager, which halves what is traced.
+
+    turns: offload by turns, with blocks swapped and without: the frozen weights are away between two steps.
+    """
+    eager = Training(0, model=model(kind, compute, products), kind=checkpointing).run(5, validate_every=4)
     # the partitioner that inductor has, which recomputes within the graphs
     backend = "aot_eager_decomp_partition" if checkpointing == "auto" else "aot_eager"
-    training = Training(count, model=model(kind, compute), kind=checkpointing, backend=backend, compiled=compiled)
+    base = model(kind, compute, products)
+    training = Training(count, model=base, kind=checkpointing, backend=backend, compiled=compiled, turns=turns)
     blocks = [block for name in compiled for block in training.lists[name]]
     assert all(block.forward.recomputes == (checkpointing == "auto") for block in blocks)
     assert training.run(5, validate_every=4) == pytest.approx(eager, rel=1e-5)
     kept = [module.weight.dtype for module in training.model.modules() if isinstance(module, QuantizedLinear)]
     assert len(kept) > 20 and all(dtype.itemsize == 1 for dtype in kept)
+    # streamed with the weights of swapped blocks
+    copies = [m.copy is not None for m in training.model.modules() if isinstance(m, QuantizedLinear)]
+    assert all(copies) if products == "fast" else not any(copies)
     assert (training.stats.graphs, training.stats.recompiles, training.stats.breaks) == (2 * len(compiled), 0, 0)

@@ -174,11 +174,11 @@ def test_a_sample_that_overflows_fp16_is_decoded_in_float32(tiny_sdxl: Path, cap
     assert not torch.isfinite(stack.decode(latent[None])).all()
     decoder = SampleDecoder(lambda: stack, model(), CPU)
     with decoder.on_device():
-        found = [decoder.decode(latent) for _ in range(2)]
+        pictures = [decoder.decode(latent) for _ in range(2)]
         assert not torch.isfinite(decoder.decode(latent * torch.nan)).any()
     wanted = stack.to(dtype=torch.float32).decode(latent[None])[0]
-    assert torch.equal(found[0], wanted) and torch.isfinite(wanted).all()
-    assert torch.equal(*found) and caplog.text.count("works in float32") == 1
+    assert torch.equal(pictures[0], wanted) and torch.isfinite(wanted).all()
+    assert torch.equal(*pictures) and caplog.text.count("works in float32") == 1
 
 
 def test_a_run_by_turns_and_in_tiles_draws_the_same_pictures(
@@ -216,7 +216,7 @@ def test_the_decoder_does_what_it_is_told(monkeypatch: pytest.MonkeyPatch, turns
 
     monkeypatch.setattr(sample_decoder, "offloaded", leaving)
     # without a GPU every part stays where it is
-    monkeypatch.setattr(type(own), "to", lambda self, *given, **named: self)
+    monkeypatch.setattr(type(own), "to", lambda self, *arguments, **named: self)
     turned = SampleDecoder(lambda: own, made, torch.device("meta"), exclusive=turns, tiled=tiled)
     with turned.on_device():
         picture = turned.decode(own.encode(smooth(96))[0])

@@ -120,5 +120,5 @@ def test_the_estimate_of_a_step_is_its_peak_within_15_percent(
     way = Way(False, "block" if checkpointing else "off")
     held = training_bytes(denoiser, MEMORY, Work(batch, side * side, 512), rank, paths, way, Format())
     copies = 0 if checkpointing else 2 * numbers
-    said = denoiser.count * 2 + numbers * 16 + copies + held.total + WORKSPACE
-    assert said == pytest.approx(peak, rel=0.15), f"estimated {said / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB"
+    estimation = denoiser.count * 2 + numbers * 16 + copies + held.total + WORKSPACE
+    assert estimation == pytest.approx(peak, rel=0.15), f"estimated {estimation / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB"

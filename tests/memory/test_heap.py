@@ -40,9 +40,9 @@ def test_large_pieces_go_back_to_the_system_when_they_are_freed() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has it on Linux alone")
 def test_torch_is_told_to_let_segments_grow_unless_a_person_says_otherwise() -> None:
-    found: dict[str, str] = {}
-    use_expandable_segments(found)
-    assert found == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    variables: dict[str, str] = {}
+    use_expandable_segments(variables)
+    assert variables == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     use_expandable_segments(own := {"PYTORCH_ALLOC_CONF": "backend:native"})
     assert own == {"PYTORCH_ALLOC_CONF": "backend:native"}
 

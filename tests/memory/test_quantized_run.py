@@ -18,7 +18,7 @@ from tests.tiny.training import config, events, lora_of, rows, train_here
 
 MEMORY = [
     {"base_quantization": "fp8"},
-    {"base_compute": "fp8"},
+    {"base_compute": "fp8", "base_products": "fast"},
     {"base_compute": "int8", "text_encoder_quantization": "int8"},
     {"base_quantization": "nf4", "text_encoder_quantization": "nf4"},
 ]
@@ -66,10 +66,10 @@ def test_captions_of_quantised_encoders_are_kept_apart(tiny_flux: Path, images: 
 def test_what_the_machine_lacks_is_named_with_the_mend(
     tiny_flux: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
 
     def lacking(name: str, *more: Any) -> Any:
-        return None if name == "bitsandbytes" else found(name, *more)
+        return None if name == "bitsandbytes" else find_spec(name, *more)
 
     monkeypatch.setattr(importlib.util, "find_spec", lacking)
     cfg = config(tiny_flux, images, tmp_path, memory={"base_quantization": "nf4", "text_encoder_quantization": "nf4"})
@@ -78,29 +78,29 @@ def test_what_the_machine_lacks_is_named_with_the_mend(
     assert code != 0 and "bitsandbytes" in str(error) and "int8" in str(error)
 
 
-@pytest.mark.parametrize(("compute", "capability", "said"), [
+@pytest.mark.parametrize(("compute", "capability", "words"), [
     ("int8", (7, 5), "Ampere"), ("fp8", (8, 6), "Ada"), ("int8", (8, 0), ""), ("fp8", (8, 9), ""), ("fp8", (9, 0), ""),
 ])  # fmt: skip
 def test_cards_without_8_bit_products_are_refused(
-    monkeypatch: pytest.MonkeyPatch, compute: str, capability: tuple[int, int], said: str
+    monkeypatch: pytest.MonkeyPatch, compute: str, capability: tuple[int, int], words: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "the card")
-    found = quantization_support.problems(MemorySection(base_compute=compute), torch.device("cuda"))
-    assert [p.path for p in found] == (["memory.base_compute"] if said else [])
-    assert all(said in p.text and "bf16" in p.remedy for p in found)
+    problems = quantization_support.problems(MemorySection(base_compute=compute), torch.device("cuda"))
+    assert [p.path for p in problems] == (["memory.base_compute"] if words else [])
+    assert all(words in p.text and "bf16" in p.remedy for p in problems)
 
 
-@pytest.mark.parametrize(("capability", "version", "kind", "told"), [
+@pytest.mark.parametrize(("capability", "version", "kind", "warned"), [
     ((8, 6), "2.11.0+cu130", "fp8", 1), ((8, 6), "2.13.0", "fp8", 0), ((8, 9), "2.11.0", "fp8", 0),
     ((8, 6), "2.11.0", "int8", 0),
 ])  # fmt: skip
 def test_fp8_that_an_older_card_can_not_compile_is_told(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], version: str, kind: str, told: int
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], version: str, kind: str, warned: int
 ) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA GeForce RTX 3060")
     cfg = Config.model_validate({"memory": {"base_quantization": kind}, "compile": {"compile": True}})
-    found = quantization_support.fp8_compile_warnings(cfg, torch.device("cuda"))
-    assert len(found) == told and all("RTX 3060" in p.text and "int8" in p.remedy for p in found)
+    warnings = quantization_support.fp8_compile_warnings(cfg, torch.device("cuda"))
+    assert len(warnings) == warned and all("RTX 3060" in p.text and "int8" in p.remedy for p in warnings)

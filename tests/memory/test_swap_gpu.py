@@ -9,7 +9,8 @@ from torch import nn
 from backend.memory.block_swap import BlockSwap
 from backend.memory.host_block import _pin, _unpin
 from tests.tiny.blocks import Stack, lists
-from tests.tiny.swapping import Training
+from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.swapping import DOUBLE, SINGLE, Training
 
 pytestmark = pytest.mark.gpu
 
@@ -25,6 +26,19 @@ def test_the_loss_is_that_of_the_unswapped_run(backend: str | None, kind: str) -
     assert swapped.swap is not None and swapped.swap.take_waits()() > 0
     if backend is not None:
         assert (swapped.stats.graphs, swapped.stats.recompiles, swapped.stats.breaks) == (4, 0, 0)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+@pytest.mark.parametrize(("backend", "kind"), [(None, "off"), (None, "block"), ("aot_eager_decomp_partition", "auto")])
+def test_trained_weights_go_back_and_come_again(backend: str | None, kind: str, optimizer: str) -> None:
+    """Copies begin late both ways: a step on weights or state of before would change the run."""
+    how = {"device": "cuda", "backend": backend, "kind": kind, "full": optimizer}
+    plain = Training(0, model=make_tiny_denoiser(DOUBLE, SINGLE).train().requires_grad_(True), **how)
+    losses = plain.run(10)
+    swapped = Training(5, model=make_tiny_denoiser(DOUBLE, SINGLE).train().requires_grad_(True), **how)
+    assert swapped.run(10) == pytest.approx(losses, rel=1e-4)
+    weights = swapped.weights()
+    assert all(torch.allclose(value, weights[name], rtol=1e-3, atol=1e-4) for name, value in plain.weights().items())
 
 
 @pytest.mark.slow

@@ -39,9 +39,9 @@ def test_a_run_with_swap_is_the_run_without(
     assert [e["loss"] for e in events(run, "validation")] == [e["loss"] for e in events(plain, "validation")]
     assert same(lora_of(run), lora_of(plain))
     assert all(row["swap_wait"] > 0 for row in rows(run)) and rows(plain)[0]["swap_wait"] is None
-    (told,) = events(run, "swap")
-    assert (told["blocks"], told["of"], told["batches"]) == (3, 4, 2) and not events(plain, "swap")
-    assert told["step_limit_seconds"] == pytest.approx(2 * told["moved"] / told["rate"])
+    (event,) = events(run, "swap")
+    assert (event["blocks"], event["of"], event["batches"]) == (3, 4, 2) and not events(plain, "swap")
+    assert event["step_limit_seconds"] == pytest.approx(2 * event["moved"] / event["rate"])
     assert "can't be shorter than" in caplog.text
 
 
@@ -79,7 +79,7 @@ def test_the_compiled_share_is_timed_where_linear_layers_are_left_out(
 ) -> None:
     """Under swap auto makes the planned graphs; with on the plan tells of pieces, none of them a recompile."""
     network = {"targets_include": ["attn.to_q"]}
-    for linear, told in (("on", 1), ("auto", 0)):
+    for linear, count in (("on", 1), ("auto", 0)):
         cfg = config(
             tiny_flux, image_folder, tmp_path, memory={"blocks_to_swap": 2}, network=network,
             compile={"compile": True, "compile_backend": "eager", "disable_linear": linear},
@@ -88,10 +88,10 @@ def test_the_compiled_share_is_timed_where_linear_layers_are_left_out(
         run, code = train_here(cfg)
         assert code == 0, events(run, "error")
         shares = [event["share"] for event in events(run, "compile") if "share" in event]
-        assert len(shares) == told and all(0 < share < 1 for share in shares)
+        assert len(shares) == count and all(0 < share < 1 for share in shares)
         last = rows(run)[-1]
         (plan,) = events(run, "plan")
-        assert (last["breaks"] > 0) == bool(told) and last["recompiles"] == 0
-        assert (last["graphs"] == plan["graphs"]["planned"]) != bool(told)
-        assert any(found["kind"] == "linear_out" for found in plan["findings"]) == bool(told)
+        assert (last["breaks"] > 0) == bool(count) and last["recompiles"] == 0
+        assert (last["graphs"] == plan["graphs"]["planned"]) != bool(count)
+        assert any(finding["kind"] == "linear_out" for finding in plan["findings"]) == bool(count)
         assert not events(run, "recompile") and not [e for e in events(run, "warning") if "graph" in e["text"]]

@@ -58,8 +58,12 @@ def test_all_problems_come_at_once(base: Path) -> None:
     shutil.rmtree(base / "vae")
     (base / "transformer/config.json").write_text("{broken", encoding="utf-8")
     (base / "text_encoder/model.safetensors").unlink()
-    said = texts(base)
-    assert "no folder vae/" in said and "broken JSON (line 1" in said and "text_encoder/model.safetensors" in said
+    messages = texts(base)
+    assert (
+        "no folder vae/" in messages
+        and "broken JSON (line 1" in messages
+        and "text_encoder/model.safetensors" in messages
+    )
 
 
 def test_cut_short_file_is_named(base: Path) -> None:
@@ -122,8 +126,8 @@ def test_variant_files_are_found_and_counted(base: Path) -> None:
 
 
 def test_single_file_is_told_what_it_is(base: Path) -> None:
-    said = texts(base / "vae/diffusion_pytorch_model.safetensors")
-    assert said == "diffusion_pytorch_model.safetensors is a VAE, not the FLUX transformer"
+    messages = texts(base / "vae/diffusion_pytorch_model.safetensors")
+    assert messages == "diffusion_pytorch_model.safetensors is a VAE, not the FLUX transformer"
 
 
 def test_folder_that_is_no_model(tmp_path: Path) -> None:

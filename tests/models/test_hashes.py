@@ -13,8 +13,8 @@ def test_both_hashes_are_those_that_sd_scripts_writes(tmp_path: Path) -> None:
     data = bytes(range(256)) * 6000
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
-    found = ModelHashes(path).metadata()
-    assert found == {
+    metadata = ModelHashes(path).metadata()
+    assert metadata == {
         "ss_sd_model_hash": hashlib.sha256(data[0x100000:0x110000]).hexdigest()[:8],
         "ss_new_sd_model_hash": hashlib.sha256(data).hexdigest(),
     }

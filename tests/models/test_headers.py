@@ -59,16 +59,16 @@ BROKEN: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("header", "said"), BROKEN, ids=[said for _, said in BROKEN])
-def test_a_broken_header_is_refused_by_name_by_all_that_read_one(header: Any, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("header", "words"), BROKEN, ids=[words for _, words in BROKEN])
+def test_a_broken_header_is_refused_by_name_by_all_that_read_one(header: Any, words: str, tmp_path: Path) -> None:
     path = written(tmp_path / "it.safetensors", header, MORE_THAN_WHOLE)
-    with pytest.raises(Unreadable, match=re.escape(said)):
+    with pytest.raises(Unreadable, match=re.escape(words)):
         read_header(path)
-    with pytest.raises(Refused, match=r"it\.safetensors .*" + re.escape(said)):
+    with pytest.raises(Refused, match=r"it\.safetensors .*" + re.escape(words)):
         inspect_lora(path, LayerNames({}))
-    with pytest.raises(ValueError, match=r"it\.safetensors .*" + re.escape(said)):
+    with pytest.raises(ValueError, match=r"it\.safetensors .*" + re.escape(words)):
         safetensors_metadata(path)
-    assert said in family("flux").check_base_model(path)[0].text
+    assert words in family("flux").check_base_model(path)[0].text
     assert len(file_identity(path)) == 64
 
 
@@ -103,16 +103,18 @@ def test_any_header_is_read_or_refused_in_words(header: Any, tmp_path: Path) -> 
     """What is read lies in the file, apart, and in a size that its shape has; what safetensors reads is read here."""
     path = written(tmp_path / "it.safetensors", header)
     try:
-        found = read_header(path)
+        header_read = read_header(path)
     except Unreadable as error:
         with pytest.raises(safetensors.SafetensorError), safetensors.safe_open(path, "pt"):
             pass
         assert str(error) and error.remedy
         return
-    spans = sorted(span for span in found.spans.values() if span[0] < span[1])
+    spans = sorted(span for span in header_read.spans.values() if span[0] < span[1])
     assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
-    assert all(0 <= begin <= end for begin, end in found.spans.values())
-    assert found.missing_bytes == max(0, max((end for _, end in found.spans.values()), default=0) - path.stat().st_size)
+    assert all(0 <= begin <= end for begin, end in header_read.spans.values())
+    assert header_read.missing_bytes == max(
+        0, max((end for _, end in header_read.spans.values()), default=0) - path.stat().st_size
+    )
 
 
 def test_every_format_that_safetensors_writes_has_its_width(tmp_path: Path) -> None:

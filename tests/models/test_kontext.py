@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,11 @@ from backend.latents.cache import pixels_of
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.objectives.flow_matching import EulerSteps
+from backend.preview.__main__ import main as preview
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training.sampling import PromptText, draw_latent, to_picture
 from tests.tiny import comfy_maps
+from tests.tiny.flux import kontext_base
 from tests.tiny.shapes import SIZES, TEXT, denoiser_with_lora, make_batch, relative
 from tests.tiny.single_files import flux_files
 from tests.tiny.training import config, events, lora_of, rows, straight_run_that_a_resumed_one_repeats, train_here
@@ -45,8 +45,8 @@ def controls(sizes: list[tuple[int, int]]) -> list[list[Tensor]]:
     return [[torch.randn(4, height, width, generator=draw)] for height, width in sizes]
 
 
-def told(text: list[dict[str, Tensor]], control: list[list[Tensor]]) -> list[dict[str, Tensor]]:
-    return [{**said, "control": picture} for said, (picture,) in zip(text, control, strict=True)]
+def with_control(text: list[dict[str, Tensor]], control: list[list[Tensor]]) -> list[dict[str, Tensor]]:
+    return [{**row, "control": picture} for row, (picture,) in zip(text, control, strict=True)]
 
 
 def as_the_pipeline_calls(model: torch.nn.Module, batch, control: list[list[Tensor]]) -> list[Tensor]:
@@ -81,7 +81,7 @@ def test_equals_the_pipelines_call_in_output_and_gradients(shapes: str) -> None:
     runtime = ShapeRuntime() if shapes == "native" else ShapeRuntime("static", 64, text_length=TEXT)
     runtime.pad_fill = 1e6 if shapes == "static" else 0.0
     ours, theirs = denoiser_with_lora(), denoiser_with_lora()
-    mine = predict(ours, batch.noisy, batch.sigma, told(batch.text, control), 2.5, runtime)
+    mine = predict(ours, batch.noisy, batch.sigma, with_control(batch.text, control), 2.5, runtime)
     wanted = as_the_pipeline_calls(theirs, batch, control)
     for got, want, latent in zip(mine, wanted, batch.noisy, strict=True):
         assert got.shape == latent.shape and relative(got, want) < 1e-5
@@ -96,19 +96,15 @@ def test_equals_the_pipelines_call_in_output_and_gradients(shapes: str) -> None:
 def test_the_control_picture_is_seen() -> None:
     batch, model = make_batch([SIZES[0]]), denoiser_with_lora()
     with torch.no_grad():
-        said = [
+        outputs = [
             predict(model, batch.noisy, batch.sigma, text, 2.5, ShapeRuntime())[0]
-            for text in (batch.text, told(batch.text, controls([(8, 8)])), told(batch.text, controls([(8, 12)])))
+            for text in (
+                batch.text,
+                with_control(batch.text, controls([(8, 8)])),
+                with_control(batch.text, controls([(8, 12)])),
+            )
         ]
-    assert relative(said[0], said[1]) > 1e-3 and relative(said[1], said[2]) > 1e-3
-
-
-def kontext_base(tiny_flux: Path, where: Path) -> Path:
-    """The tiny FLUX folder as a FLUX.1 Kontext model: the same parts under another pipeline's name."""
-    base = Path(shutil.copytree(tiny_flux, where))
-    index = base / "model_index.json"
-    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "FluxKontextPipeline"}))
-    return base
+    assert relative(outputs[0], outputs[1]) > 1e-3 and relative(outputs[1], outputs[2]) > 1e-3
 
 
 def pairs(images: Path, where: Path) -> Path:
@@ -167,7 +163,10 @@ def test_kontext_trains_on_pairs_validates_samples_and_saves(
         # 64 px: 16 tokens of the picture and 16 of its control
         assert plan["static_token_count"] >= 32
         return
-    # diffusers draws the run's own samples from base and file
+    # a preview draws them again, and so does diffusers, from base and file
+    assert preview(["--run", str(run.path), "--shape_mode", "off", "--out", str(tmp_path / "out")]) == 0
+    for number, ours in enumerate(drawn, 1):
+        assert (np.asarray(Image.open(tmp_path / "out" / f"01-{number:02d}.png")) == ours).all()
     pipeline = FluxKontextPipeline.from_pretrained(tmp_path / "base")
     without = [drawn_by(pipeline, control / f"picture_{n}.jpg") for n in (0, 1)]
     pipeline.load_lora_weights(run.checkpoints_dir / "tiny.safetensors")
@@ -180,12 +179,12 @@ def test_pairs_are_matched_by_name_and_what_is_missing_is_named(image_folder: Pa
     control = pairs(image_folder, tmp_path / "before")
     (control / "picture_3.jpg").unlink()
     (control / "picture_1.jpg").rename(control / "PICTURE_1.JPG")
-    found = scan([FolderSpec(image_folder, 1, "dataset.folders[0].path", control)])
-    by_name = {item.path.stem: item for item in found.items}
+    result = scan([FolderSpec(image_folder, 1, "dataset.folders[0].path", control)])
+    by_name = {item.path.stem: item for item in result.items}
     assert "picture_3" not in by_name and by_name["picture_1"].controls[0].path.name == "PICTURE_1.JPG"
-    (said,) = [finding for finding in found.findings if finding.kind == "no_control"]
-    assert said.severity == "error" and "picture_3.png" in said.text
-    assert said.setting == "dataset.folders[0].control_path"
+    (notice,) = [finding for finding in result.findings if finding.kind == "no_control"]
+    assert notice.severity == "error" and "picture_3.png" in notice.text
+    assert notice.setting == "dataset.folders[0].control_path"
     assert Item.from_dict(by_name["picture_1"].to_dict()) == by_name["picture_1"]
 
 
@@ -193,15 +192,15 @@ def test_validation_folders_have_their_control_pictures(image_folder: Path, tmp_
     control = pairs(image_folder, tmp_path / "before")
     row = {"path": str(image_folder), "name": "all", "control_path": str(control)}
     dataset = {"folders": [{"path": str(image_folder), "control_path": str(control)}], "cache_dir": str(tmp_path / "c")}
-    given = {"model": {"family": "flux_kontext"}, "dataset": dataset, "validation": {"validation_folders": [row]}}
-    items = scan_dataset(parse(given).config).validation["all"].items
+    values = {"model": {"family": "flux_kontext"}, "dataset": dataset, "validation": {"validation_folders": [row]}}
+    items = scan_dataset(parse(values).config).validation["all"].items
     assert len(items) == 8 and all(item.controls[0].path.parent == control for item in items)
 
 
 def test_a_control_folder_inside_the_folder_is_not_trained(image_folder: Path) -> None:
     control = pairs(image_folder, image_folder / "before")
-    found = scan([FolderSpec(image_folder, 1, "dataset.folders[0].path", control)])
-    assert len(found.items) == 8 and all(item.controls[0].path.parent == control for item in found.items)
+    result = scan([FolderSpec(image_folder, 1, "dataset.folders[0].path", control)])
+    assert len(result.items) == 8 and all(item.controls[0].path.parent == control for item in result.items)
 
 
 def test_each_family_refuses_what_is_the_others(tiny_flux: Path, tmp_path: Path) -> None:
@@ -228,7 +227,9 @@ def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, image_folder: Path, 
     latent = draw_latent(
         prompt,
         PromptText(text, None),
-        lambda x, sigma, said, guidance: code.predict(pipeline.transformer, x, sigma, said, guidance, ShapeRuntime()),
+        lambda x, sigma, conditioning, guidance: code.predict(
+            pipeline.transformer, x, sigma, conditioning, guidance, ShapeRuntime()
+        ),
         lambda steps, tokens: EulerSteps(code.sampling_sigmas(steps, tokens, base)),
         geometry,
         torch.device("cpu"),

@@ -30,17 +30,17 @@ CLIP_G = family("sdxl").part("text_encoder_2")
 def read(path: Path, part: Part) -> dict[str, Tensor]:
     """What our source reads, name -> tensor, with the shape and dtype that it promised."""
     lazies = open_part(BaseModelFiles.at(path), part).tensors()
-    found = {name: lazy.read() for name, lazy in lazies.items()}
+    tensors = {name: lazy.read() for name, lazy in lazies.items()}
     assert all(
-        tuple(found[n].shape) == tuple(lazy.shape) and found[n].dtype == lazy.dtype for n, lazy in lazies.items()
+        tuple(tensors[n].shape) == tuple(lazy.shape) and tensors[n].dtype == lazy.dtype for n, lazy in lazies.items()
     )
-    return found
+    return tensors
 
 
-def assert_same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
+def assert_same(actual: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    assert actual.keys() == wanted.keys()
     for name, value in wanted.items():
-        assert torch.equal(found[name], value), name
+        assert torch.equal(actual[name], value), name
 
 
 @pytest.mark.parametrize("guidance", [True, False], ids=["dev", "schnell"])
@@ -129,17 +129,17 @@ def test_scaled_fp8_comes_back(
     model = make()
     stored = originals.in_fp8(write(model.state_dict()), ending)
     extras = {name.replace(f".{ending}", ".scale_input"): torch.ones(()) for name in stored if name.endswith(ending)}
-    found = read(originals.write(tmp_path / "scaled.safetensors", stored | extras), part)
+    tensors = read(originals.write(tmp_path / "scaled.safetensors", stored | extras), part)
     for name, value in originals.t5_file(model.state_dict()).items():
         # e4m3 has three bits of mantissa: a relative error of 1/16 at most, and the smallest step near zero
-        assert torch.allclose(found[name], value, rtol=1 / 16, atol=float(value.abs().max()) / 448 / 64), name
+        assert torch.allclose(tensors[name], value, rtol=1 / 16, atol=float(value.abs().max()) / 448 / 64), name
 
 
 def test_unscaled_fp8_keeps_its_numbers(tmp_path: Path) -> None:
     stored = {n: v.to(torch.float8_e4m3fn) for n, v in originals.bfl(originals.flux_transformer().state_dict()).items()}
-    found = read(originals.write(tmp_path / "fp8.safetensors", stored), FLUX)
-    assert {value.dtype for value in found.values()} == {torch.float8_e4m3fn}
-    again = originals.bfl({name: value.float() for name, value in found.items()})
+    tensors = read(originals.write(tmp_path / "fp8.safetensors", stored), FLUX)
+    assert {value.dtype for value in tensors.values()} == {torch.float8_e4m3fn}
+    again = originals.bfl({name: value.float() for name, value in tensors.items()})
     assert_same(again, {name: value.float() for name, value in stored.items()})
 
 
@@ -149,10 +149,10 @@ def test_rows_are_scaled_by_their_own_factors_after_a_cut(tmp_path: Path) -> Non
     name = "single_blocks.0.linear1"
     factors = torch.linspace(0.5, 2, stored[f"{name}.weight"].shape[0])
     scaled = stored | {f"{name}.weight": stored[f"{name}.weight"] / factors[:, None], f"{name}.weight_scale": factors}
-    found = read(originals.write(tmp_path / "rows.safetensors", scaled), FLUX)
+    tensors = read(originals.write(tmp_path / "rows.safetensors", scaled), FLUX)
     for leaf in ("attn.to_q", "attn.to_v", "proj_mlp"):
         key = f"single_transformer_blocks.0.{leaf}.weight"
-        assert torch.allclose(found[key], model.state_dict()[key], atol=1e-6)
+        assert torch.allclose(tensors[key], model.state_dict()[key], atol=1e-6)
 
 
 def test_names_that_a_layout_does_not_have_are_told() -> None:
@@ -218,25 +218,25 @@ PUBLISHED = [
 def test_published_files_fit_the_model_of_our_config(name: str, kind: str, part_name: str) -> None:
     header, part = golden(name), family(kind).part(part_name)
     layout = next(each for each in part.layouts if each.prefix_in(header) is not None)
-    found = {n: p.shape for n, p in layout.pieces(header, layout.prefix_in(header) or "").items()}
+    shapes = {n: p.shape for n, p in layout.pieces(header, layout.prefix_in(header) or "").items()}
     shipped = json.loads((SHIPPED / part.shipped).read_text(encoding="utf-8"))
-    measured = measures.measured(part.measure, found, shipped)
+    measured = measures.measured(part.measure, shapes, shipped)
     # what we ship is the published config: measuring the published file changes nothing
     changed = {key: measured[key] for key in measured if measured[key] != shipped.get(key)}
     assert changed == (DIFFERS.get(name, {}) if part_name == "transformer" else {})
-    assert found == model_shapes(part.class_names[0], shipped | measured)
+    assert shapes == model_shapes(part.class_names[0], shipped | measured)
 
 
 def test_the_unets_of_published_checkpoints_have_a_place_for_every_name() -> None:
     for name, levels in (("sd_xl_base_1.0", 3), ("v1-5-pruned-emaonly", 4)):
         header = golden(name)
-        found = LAYOUTS["ldm_unet"].pieces(header, "model.diffusion_model.")
+        pieces = LAYOUTS["ldm_unet"].pieces(header, "model.diffusion_model.")
         config = {"block_out_channels": [320, 640, 1280, 1280][:levels], "layers_per_block": 2}
         inner = {n: torch.zeros(1) for n in header}
         converted = theirs.convert_ldm_unet_checkpoint(
             inner, config | {"class_embed_type": None, "addition_embed_type": "text_time" if levels == 3 else None}
         )
-        assert found.keys() == converted.keys()
+        assert pieces.keys() == converted.keys()
 
 
 def test_rows_of_flux_at_its_own_width_go_where_diffusers_puts_them() -> None:

@@ -110,12 +110,12 @@ def test_missing_foreign_and_misshapen_weights_are_all_named_at_once(copied: Pat
     rewrite(copied, "transformer", spoil)
     with pytest.raises(Refused) as refused:
         load(copied, "transformer")
-    for said in (
+    for words in (
         "proj_out.bias",
         "x_embedder.weight [32, 15] instead of [32, 16]",
         "transformer_blocks.0.extra.weight",
     ):
-        assert said in refused.value.text
+        assert words in refused.value.text
 
 
 def test_weights_that_another_program_quantised_are_refused(copied: Path) -> None:
@@ -135,11 +135,11 @@ def test_a_tensor_is_read_from_any_place_of_a_file(tmp_path: Path) -> None:
     header = json.dumps(table).encode()
     numbers = bytes([1, 2, 3]) + torch.tensor([1.5, -2.0]).numpy().tobytes()
     path.write_bytes(len(header).to_bytes(8, "little") + header + numbers)
-    found = file_tensors(path)
-    assert found["a"].read().tolist() == [1, 2, 3] and found["b"].read().tolist() == [1.5, -2.0]
-    assert found["none"].read().shape == (0, 4)
-    found["b"].read().fill_(0)
-    assert found["b"].read().tolist() == [1.5, -2.0], "the file was changed through a view of it"
+    sources = file_tensors(path)
+    assert sources["a"].read().tolist() == [1, 2, 3] and sources["b"].read().tolist() == [1.5, -2.0]
+    assert sources["none"].read().shape == (0, 4)
+    sources["b"].read().fill_(0)
+    assert sources["b"].read().tolist() == [1.5, -2.0], "the file was changed through a view of it"
 
 
 _PEAK = """
@@ -198,10 +198,10 @@ def test_peak_memory_is_the_model_and_one_tensor(tiny_flux: Path, big: Path) -> 
         [sys.executable, "-c", _PEAK, str(big), str(tiny_flux), json.dumps(cases)],
         cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, env=environment,
     )  # fmt: skip
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) == len(cases)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == len(cases)
     largest = 1024 * 6 * 1024 * 4 * 2
-    for dtype, kind, peak, size in found:
+    for dtype, kind, peak, size in rows:
         assert size > 300_000_000 >> (kind is not None), (dtype, kind)
         assert size < peak + 20_000_000, (dtype, kind, "what was loaded was not measured")
         assert peak < size + largest + 20_000_000, (

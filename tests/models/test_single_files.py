@@ -105,49 +105,49 @@ def _metadata(run: Run) -> dict[str, str]:
         return opened.metadata()
 
 
-def said(model: dict[str, str], kind: str = "flux") -> dict[str, str]:
+def messages_of(model: dict[str, str], kind: str = "flux") -> dict[str, str]:
     """Setting -> text of its problem."""
-    given = {name: Path(path) for name, path in model.items() if name not in ("base_model", "family")}
-    return {p.path: p.text for p in family(kind).check_base_model(BaseModelFiles(Path(model["base_model"]), given))}
+    files = {name: Path(path) for name, path in model.items() if name not in ("base_model", "family")}
+    return {p.path: p.text for p in family(kind).check_base_model(BaseModelFiles(Path(model["base_model"]), files))}
 
 
 def test_each_wrong_file_is_named_in_its_field(tiny_flux: Path, tmp_path: Path) -> None:
     model = flux_files(tiny_flux, tmp_path / "files")
-    assert said(model) == {}
+    assert messages_of(model) == {}
     lora = originals.write(tmp_path / "style.safetensors", {"lora_unet_x.lora_down.weight": torch.zeros(2, 2)})
     qwen = originals.write(
         tmp_path / "qwen.safetensors",
         {"model.embed_tokens.weight": torch.zeros(2, 2), "model.layers.0.self_attn.q_proj.weight": torch.zeros(2, 2)},
     )
     wrong = {"vae": str(lora), "text_encoder_2": str(qwen), "text_encoder": model["vae"]}
-    assert said(model | wrong) == {
+    assert messages_of(model | wrong) == {
         "model.vae": "style.safetensors is a LoRA, not the VAE",
         "model.text_encoder_2": "qwen.safetensors is a language model, such as Qwen's or Llama, not the T5 text "
         "encoder",
         "model.text_encoder": "ae.safetensors is a VAE in latent diffusion's layout, not the CLIP text encoder",
     }
-    assert said(model | {"base_model": model["vae"]}) == {
+    assert messages_of(model | {"base_model": model["vae"]}) == {
         "model.base_model": "ae.safetensors is a VAE in latent diffusion's layout, not the FLUX transformer"
     }
 
 
 def test_what_a_single_file_lacks_is_asked_for_by_its_setting(tiny_flux: Path, tmp_path: Path) -> None:
     model = flux_files(tiny_flux, tmp_path / "files")
-    found = family("flux").check_base_model(BaseModelFiles(Path(model["base_model"])))
-    assert {p.path for p in found} == {
+    problems = family("flux").check_base_model(BaseModelFiles(Path(model["base_model"])))
+    assert {p.path for p in problems} == {
         f"model.{name}" for name in ("vae", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
     }
-    told = {p.path: p.remedy for p in found}
-    assert "black-forest-labs/FLUX.1-dev" in told["model.tokenizer"] and "ae.safetensors" in told["model.vae"]
+    messages = {p.path: p.remedy for p in problems}
+    assert "black-forest-labs/FLUX.1-dev" in messages["model.tokenizer"] and "ae.safetensors" in messages["model.vae"]
 
 
 def test_a_file_for_another_family_is_named(tiny_flux: Path, tiny_sdxl: Path, tmp_path: Path) -> None:
     sdxl, _ = checkpoint("sdxl", tiny_sdxl, tmp_path)
-    assert said({"base_model": sdxl["base_model"]}) == {
+    assert messages_of({"base_model": sdxl["base_model"]}) == {
         "model.base_model": "sdxl.safetensors is a whole SDXL checkpoint, not the FLUX transformer"
     }
     model = flux_files(tiny_flux, tmp_path / "files")
-    assert said(sdxl | {"base_model": model["base_model"]}, "sdxl") == {
+    assert messages_of(sdxl | {"base_model": model["base_model"]}, "sdxl") == {
         "model.base_model": "flux1-dev.safetensors is a FLUX transformer in Black Forest Labs' own layout, not the UNet"
     }
 
@@ -156,16 +156,16 @@ def test_a_pickle_is_refused_and_a_cut_file_is_named(tiny_flux: Path, tmp_path: 
     model = flux_files(tiny_flux, tmp_path / "files")
     pickle = tmp_path / "model.ckpt"
     pickle.write_bytes(b"PK")
-    assert "pickle" in said(model | {"base_model": str(pickle)})["model.base_model"]
+    assert "pickle" in messages_of(model | {"base_model": str(pickle)})["model.base_model"]
     cut = Path(model["text_encoder_2"])
     cut.write_bytes(cut.read_bytes()[:-10])
-    assert "cut short: 10 bytes" in said(model)["model.text_encoder_2"]
+    assert "cut short: 10 bytes" in messages_of(model)["model.text_encoder_2"]
 
 
 def test_parts_of_other_widths_are_named(tiny_flux: Path, tmp_path: Path) -> None:
     model = flux_files(tiny_flux, tmp_path / "files")
     other = originals.write(tmp_path / "t5.safetensors", originals.t5_file(originals.t5(120, width=48).state_dict()))
-    assert "T5's width is 48" in said(model | {"text_encoder_2": str(other)})["model.base_model"]
+    assert "T5's width is 48" in messages_of(model | {"text_encoder_2": str(other)})["model.base_model"]
 
 
 def test_schnell_is_told_by_its_missing_guidance(tiny_flux: Path, tmp_path: Path) -> None:
@@ -176,12 +176,12 @@ def test_schnell_is_told_by_its_missing_guidance(tiny_flux: Path, tmp_path: Path
         tmp_path / "schnell.safetensors",
         originals.bfl(originals.flux_transformer(guidance=False, latent=4).state_dict()),
     )
-    given = {name: Path(path) for name, path in model.items() if name != "base_model"}
+    files = {name: Path(path) for name, path in model.items() if name != "base_model"}
     for path, architecture, sigmas in (
         (schnell, "flux-1-schnell/lora", [1.0, 0.75, 0.5, 0.25, 0.0]),
         (Path(model["base_model"]), "flux-1-dev/lora", None),
     ):
-        base = BaseModelFiles(path, given)
+        base = BaseModelFiles(path, files)
         assert code.facts.lora_architecture(base) == architecture
         assert (code.sampling_sigmas(4, 4096, base) == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])) is (
             sigmas is not None

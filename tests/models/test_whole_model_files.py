@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from backend.families.files.layouts.inverse import inverted
 from backend.families.table import family
 from backend.models.common.load_options import LoadOptions
 from backend.models.common.tensor_file import Stored, write_tensors
-from backend.models.common.whole_model_files import WholeModel
+from backend.models.common.whole_model_files import WholeModel, text_tensors
 from backend.models.family_classes import load_family
 from tests.tiny import originals
 from tests.tiny.single_files import tiny_unet
@@ -30,10 +30,18 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
 
-def written(base: BaseModelFiles, name: str, model: nn.Module, path: Path, dtype: torch.dtype = torch.float32) -> Path:
-    """The file of `model`, as trained on `base`."""
-    whole = WholeModel.like(base, family(name), shapes_of(model))
-    write_tensors(path, whole.stored(model.state_dict(), dtype), {"format": "pt"})
+def written(
+    base: BaseModelFiles,
+    name: str,
+    model: nn.Module,
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    texts: Mapping[str, nn.Module] | None = None,
+) -> Path:
+    """The file of `model`, as trained on `base`, with text encoders that were trained too."""
+    whole = WholeModel.like(base, family(name), shapes_of(model), [*(texts or {})])
+    state = model.state_dict() | text_tensors(texts or {})
+    write_tensors(path, whole.stored(state, dtype), {"format": "pt"})
     return path
 
 
@@ -48,6 +56,24 @@ def moved(model: nn.Module) -> nn.Module:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.01)
     return model
+
+
+def clips(name: str) -> dict[str, nn.Module]:
+    """The text encoders of a family, by part."""
+    texts = {"text_encoder": originals.clip(99)}
+    if name == "sdxl":
+        texts["text_encoder_2"] = originals.clip(99, "CLIPTextModelWithProjection", 128, "gelu")
+    return texts
+
+
+def in_checkpoint(name: str, texts: Mapping[str, nn.Module]) -> State:
+    """Text encoders by the names that whole checkpoints of a family have for them."""
+    prefix = {"sdxl": "conditioner.embedders.0.transformer.", "sd15": "cond_stage_model.transformer."}[name]
+    state = originals.behind(prefix, originals.hf_clip(texts["text_encoder"].state_dict()))
+    if name == "sdxl":
+        larger = originals.open_clip(texts["text_encoder_2"].state_dict())
+        state |= originals.behind("conditioner.embedders.1.model.", larger)
+    return state
 
 
 def equal(a: State, b: State) -> bool:
@@ -88,17 +114,13 @@ def test_other_transformers_are_written_in_their_projects_names(
 @pytest.mark.parametrize("name", ["sdxl", "sd15"])
 def test_a_checkpoint_keeps_its_vae_and_text_encoders_and_its_names(name: str, tmp_path: Path) -> None:
     """Trained from a checkpoint whose UNet is in 8 bits: all else stays bit by bit, and no scale is left."""
-    prefix = {"sdxl": "conditioner.embedders.0.transformer.", "sd15": "cond_stage_model.transformer."}[name]
     unet = tiny_unet(name)
     beside = originals.behind(
         "first_stage_model.", originals.ldm_vae(originals.autoencoder(4, quant=True).state_dict())
     )
-    beside |= originals.behind(prefix, originals.hf_clip(originals.clip(99).state_dict()))
-    if name == "sdxl":
-        beside |= originals.behind(
-            "conditioner.embedders.1.model.",
-            originals.open_clip(originals.clip(99, "CLIPTextModelWithProjection", 128, "gelu").state_dict()),
-        )
+    texts = clips(name)
+    vae = dict(beside)
+    beside |= in_checkpoint(name, texts)
     own = originals.behind("model.diffusion_model.", originals.in_fp8(originals.ldm_unet(unet.state_dict())))
     file = originals.write(tmp_path / "base.safetensors", own, beside)
     path = written(BaseModelFiles.at(file), name, moved(unet), tmp_path / "x.safetensors", torch.bfloat16)
@@ -109,33 +131,41 @@ def test_a_checkpoint_keeps_its_vae_and_text_encoders_and_its_names(name: str, t
         str(path), config=str(saved(unet, tmp_path / "c").path), subfolder="unet", local_files_only=True
     )
     assert equal(again.state_dict(), unet.float().state_dict())
+    # text encoders that were trained too
+    moved_texts = {part: moved(model) for part, model in texts.items()}
+    path = written(
+        BaseModelFiles.at(file), name, unet.bfloat16(), tmp_path / "y.safetensors", torch.float32, moved_texts
+    )
+    now = {each: value.float() for each, value in theirs.items()} | vae | in_checkpoint(name, moved_texts)
+    assert equal(safetensors.torch.load_file(path), now)
 
 
 @pytest.mark.parametrize("name", ["sdxl", "sd15"])
 def test_a_folder_of_stable_diffusion_becomes_a_whole_checkpoint(name: str, tmp_path: Path) -> None:
     """VAE and text encoders in the names that checkpoints have for them, as another program wrote them."""
-    unet, vae = tiny_unet(name), originals.autoencoder(4, quant=True)
-    texts = {"text_encoder": originals.clip(99)}
-    if name == "sdxl":
-        texts["text_encoder_2"] = originals.clip(99, "CLIPTextModelWithProjection", 128, "gelu")
+    unet, vae, texts = tiny_unet(name), originals.autoencoder(4, quant=True), clips(name)
     base = saved(unet, tmp_path)
     for folder, model in (("vae", vae), *texts.items()):
         model.save_pretrained(tmp_path / folder)  # type: ignore[operator]
     path = written(base, name, moved(unet), tmp_path / "x.safetensors")
-    prefix = {"sdxl": "conditioner.embedders.0.transformer.", "sd15": "cond_stage_model.transformer."}[name]
     theirs = originals.behind("model.diffusion_model.", originals.ldm_unet(unet.state_dict()))
     theirs |= originals.behind("first_stage_model.", originals.ldm_vae(vae.state_dict()))
-    theirs |= originals.behind(prefix, originals.hf_clip(texts["text_encoder"].state_dict()))
-    if name == "sdxl":
-        larger = originals.open_clip(texts["text_encoder_2"].state_dict())
-        theirs |= originals.behind("conditioner.embedders.1.model.", larger)
-    found = safetensors.torch.load_file(path)
+    plain = dict(theirs)
+    theirs |= in_checkpoint(name, texts)
+    tensors = safetensors.torch.load_file(path)
     # a number that nothing reads
-    assert equal(found, {each: value for each, value in theirs.items() if not each.endswith("logit_scale")})
+    assert equal(tensors, {each: value for each, value in theirs.items() if not each.endswith("logit_scale")})
     again = AutoencoderKL.from_single_file(
         str(path), config=str(tmp_path), subfolder="vae", local_files_only=True, torch_dtype=torch.float32
     )
     assert equal(again.state_dict(), vae.state_dict())
+    trained = {part: moved(model) for part, model in texts.items()}
+    path = written(base, name, unet, tmp_path / "y.safetensors", texts=trained)
+    now = plain | in_checkpoint(name, trained)
+    assert equal(
+        safetensors.torch.load_file(path),
+        {each: value for each, value in now.items() if not each.endswith("logit_scale")},
+    )
 
 
 def test_a_model_without_names_of_its_own_is_refused_with_the_other_layout(tiny_anima: Path) -> None:

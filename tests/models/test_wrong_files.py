@@ -95,12 +95,12 @@ RELATIVES: list[tuple[str, Callable[[], Tensors], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "make", "said"), RELATIVES, ids=[f"{row[0]}: {row[2]}" for row in RELATIVES])
+@pytest.mark.parametrize(("name", "make", "words"), RELATIVES, ids=[f"{row[0]}: {row[2]}" for row in RELATIVES])
 def test_a_relative_is_told_from_what_is_trained(
-    name: str, make: Callable[[], Tensors], said: str, tmp_path: Path
+    name: str, make: Callable[[], Tensors], words: str, tmp_path: Path
 ) -> None:
     (problem,) = family(name).check_base_model(sized(tmp_path / "it.safetensors", make()))
-    assert problem.path == "model.base_model" and said in problem.text and problem.remedy.startswith("Choose ")
+    assert problem.path == "model.base_model" and words in problem.text and problem.remedy.startswith("Choose ")
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_a_factor_for_every_block_is_told_before_anything_loads(
     kind: str, factors: Callable[[tuple[int, ...]], tuple[str, tuple[int, ...]]], read: bool, tmp_path: Path
 ) -> None:
     path = sized(tmp_path / "it.safetensors", in_blocks(kind, factors))
-    found = [p.text for p in family("flux").check_base_model(path) if p.path == "model.base_model"]
-    assert found == [] if read else "F8_E4M3 with a factor for every block" in found[0]
+    messages = [p.text for p in family("flux").check_base_model(path) if p.path == "model.base_model"]
+    assert messages == [] if read else "F8_E4M3 with a factor for every block" in messages[0]
 
 
 @pytest.mark.parametrize(
-    ("note", "said"),
+    ("note", "words"),
     [
         ('{"format": "float8_e4m3fn", "full_precision_matrix_mult": true}', ""),
         ('{"format": "int8_tensorwise", "convrot": true, "per_row": true}', "int8_tensorwise, turned by ConvRot"),
@@ -131,19 +131,19 @@ def test_a_factor_for_every_block_is_told_before_anything_loads(
     ],
 )
 @pytest.mark.parametrize("beside", [True, False], ids=["beside", "in the header"])
-def test_what_comfyui_says_of_a_layer_is_heeded(note: str, said: str, beside: bool, tmp_path: Path) -> None:
+def test_what_comfyui_says_of_a_layer_is_heeded(note: str, words: str, beside: bool, tmp_path: Path) -> None:
     state = originals.in_fp8(originals.bfl(originals.flux_transformer().state_dict()), "weight_scale", marker=False)
     blob = torch.frombuffer(bytearray(note.encode()), dtype=torch.uint8)
     metadata = {} if beside else {"_quantization_metadata": f'{{"layers": {{"{_LAYER}": {note}}}}}'}
     more = {f"{_LAYER}.comfy_quant": blob} if beside else {}
     safetensors.torch.save_file(state | more, tmp_path / "it.safetensors", metadata)
-    found = [p for p in family("flux").check_base_model(tmp_path / "it.safetensors") if p.path == "model.base_model"]
-    assert [p.text.rpartition(f"{_LAYER}.weight is ")[2] for p in found] == ([said] if said else [])
-    assert all("bf16, fp16 or fp8" in p.remedy for p in found)
+    problems = [p for p in family("flux").check_base_model(tmp_path / "it.safetensors") if p.path == "model.base_model"]
+    assert [p.text.rpartition(f"{_LAYER}.weight is ")[2] for p in problems] == ([words] if words else [])
+    assert all("bf16, fp16 or fp8" in p.remedy for p in problems)
 
 
 @pytest.mark.parametrize(
-    ("start", "said", "remedy"),
+    ("start", "words", "remedy"),
     [
         (b"", "is empty", "Copy"),
         (b"GGUF\x03\0\0\0\x0c\x03", "is a GGUF file", "Only safetensors"),
@@ -156,34 +156,36 @@ def test_what_comfyui_says_of_a_layer_is_heeded(note: str, said: str, beside: bo
     ids=["nothing", "gguf", "torch", "page", "answer", "pointer", "cut"],
 )
 def test_what_is_no_safetensors_file_is_told_by_its_first_bytes(
-    start: bytes, said: str, remedy: str, tmp_path: Path
+    start: bytes, words: str, remedy: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "flux1-dev.safetensors"
     path.write_bytes(start)
-    with pytest.raises(Unreadable, match=said):
+    with pytest.raises(Unreadable, match=words):
         read_header(path)
     for problem in (
         *family("flux").check_base_model(path),
         *(p for p in family("flux").check_base_model(BaseModelFiles(path, {"vae": path})) if p.path == "model.vae"),
     ):
-        assert problem.text == f"flux1-dev.safetensors {said}" or problem.text.startswith(f"{path.name} {said}")
+        assert problem.text == f"flux1-dev.safetensors {words}" or problem.text.startswith(f"{path.name} {words}")
         assert remedy in problem.remedy
 
 
 @pytest.mark.parametrize(
-    ("name", "share", "said", "remedy"),
+    ("name", "share", "words", "remedy"),
     [
         ("model-00001-of-00002.safetensors", 1.0, "is one of 2 files that are read together", "they lie in"),
         ("model-00001-of-00001.safetensors", 1.0, "", ""),
         ("t5.safetensors", 0.5, "but not whole or under other names: it lacks encoder.", "Choose t5xxl_fp16"),
     ],
 )
-def test_what_is_only_a_part_of_a_file_is_told(name: str, share: float, said: str, remedy: str, tmp_path: Path) -> None:
+def test_what_is_only_a_part_of_a_file_is_told(
+    name: str, share: float, words: str, remedy: str, tmp_path: Path
+) -> None:
     whole = list(golden("t5xxl").items())
     t5 = sized(tmp_path / name, dict(whole[: int(share * len(whole))]))
     base = BaseModelFiles(sized(tmp_path / "flux1-dev.safetensors", golden("flux1-dev")), {"text_encoder_2": t5})
-    found = [p for p in family("flux").check_base_model(base) if p.path == "model.text_encoder_2"]
-    assert len(found) == bool(said) and all(said in p.text and remedy in p.remedy for p in found)
+    problems = [p for p in family("flux").check_base_model(base) if p.path == "model.text_encoder_2"]
+    assert len(problems) == bool(words) and all(words in p.text and remedy in p.remedy for p in problems)
     (problem,) = family("flux").check_base_model(sized(tmp_path / "it-00002-of-00003.safetensors", golden("flux1-dev")))
     assert problem.path == "model.base_model" and "one of 3 files" in problem.text
     assert "model_index.json" in problem.remedy
@@ -191,11 +193,16 @@ def test_what_is_only_a_part_of_a_file_is_told(name: str, share: float, said: st
 
 def test_parts_of_another_family_are_named_in_their_own_fields(tiny_flux: Path, tmp_path: Path) -> None:
     files = {name: sized(tmp_path / f"{name}.safetensors", golden(name)) for name in ("qwen_image", "flux1-dev", "ae")}
-    said = family("qwen_image").check_base_model(BaseModelFiles(files["qwen_image"], {"vae": files["ae"]}))
-    assert "ae.safetensors is a VAE in latent diffusion's layout" in next(p.text for p in said if p.path == "model.vae")
+    problems = family("qwen_image").check_base_model(BaseModelFiles(files["qwen_image"], {"vae": files["ae"]}))
+    assert "ae.safetensors is a VAE in latent diffusion's layout" in next(
+        p.text for p in problems if p.path == "model.vae"
+    )
     turned = {"tokenizer": tiny_flux / "tokenizer_2", "tokenizer_2": tiny_flux / "tokenizer"}
-    told = {p.path: p.text for p in family("flux").check_base_model(BaseModelFiles(files["flux1-dev"], turned))}
-    assert "contains T5Tokenizer" in told["model.tokenizer"] and "contains CLIPTokenizer" in told["model.tokenizer_2"]
+    messages = {p.path: p.text for p in family("flux").check_base_model(BaseModelFiles(files["flux1-dev"], turned))}
+    assert (
+        "contains T5Tokenizer" in messages["model.tokenizer"]
+        and "contains CLIPTokenizer" in messages["model.tokenizer_2"]
+    )
 
 
 def test_the_family_of_a_file_is_found_whatever_is_given_beside_it(tmp_path: Path) -> None:
@@ -207,7 +214,7 @@ def test_the_family_of_a_file_is_found_whatever_is_given_beside_it(tmp_path: Pat
 def test_a_checkpoint_that_is_marked_so_predicts_velocity(tmp_path: Path) -> None:
     marked = golden(_SDXL) | {"v_pred": ("F32", (0,)), "ztsnr": ("F32", (0,))}
     base = BaseModelFiles(sized(tmp_path / "marked.safetensors", marked))
-    found = family("sdxl").scheduler_config(base)
-    assert (found["prediction_type"], found["rescale_betas_zero_snr"]) == ("v_prediction", True)
+    config = family("sdxl").scheduler_config(base)
+    assert (config["prediction_type"], config["rescale_betas_zero_snr"]) == ("v_prediction", True)
     plain = BaseModelFiles(sized(tmp_path / "plain.safetensors", golden(_SDXL)))
     assert family("sdxl").scheduler_config(plain)["prediction_type"] == "epsilon"

@@ -43,8 +43,8 @@ def noise(seed: int) -> torch.Tensor:
 @pytest.mark.parametrize(("prediction", "zero"), [("epsilon", False), ("v_prediction", False), ("v_prediction", True)])
 def test_path_and_target_are_the_schedulers(prediction: str, zero: bool) -> None:
     ours = diffusion(prediction, zero)
-    given = {name: value for name, value in SDXL.items() if name not in ("timestep_spacing", "prediction_type")}
-    theirs = DDPMScheduler(**given, rescale_betas_zero_snr=zero)
+    values = {name: value for name, value in SDXL.items() if name not in ("timestep_spacing", "prediction_type")}
+    theirs = DDPMScheduler(**values, rescale_betas_zero_snr=zero)
     x0, drawn = noise(1), noise(2)
     for step in (0, 17, 500, 999):
         level, at = torch.tensor(float(step)), torch.tensor([step])
@@ -106,8 +106,8 @@ def test_noise_options_do_what_they_say() -> None:
     assert torch.equal(perturbed.target, plain)
     assert 0.05 < float((perturbed.added - plain).std()) < 0.15
     big = (4, 64, 64)
-    chosen = {"multires_noise_iterations": 6, "multires_noise_discount": 0.8}
-    coarse, white = (diffusion(**options).noise(big, 7, 0, 1).added for options in (chosen, {}))
+    multires = {"multires_noise_iterations": 6, "multires_noise_discount": 0.8}
+    coarse, white = (diffusion(**options).noise(big, 7, 0, 1).added for options in (multires, {}))
     assert float(coarse.std()) == pytest.approx(1, abs=1e-5)
     means = [x.unfold(1, 8, 8).unfold(2, 8, 8).mean((-1, -2)).std() for x in (coarse, white)]
     assert means[0] > 2 * means[1]
@@ -143,9 +143,9 @@ def test_huber_is_l2_for_small_and_linear_for_large_errors() -> None:
 @pytest.mark.parametrize(("prediction", "zero"), [("epsilon", False), ("v_prediction", False), ("v_prediction", True)])
 def test_sampler_is_diffusers_euler_and_ends_at_a_perfect_models_picture(prediction: str, zero: bool) -> None:
     objective, x0, start = diffusion(prediction, zero), noise(5), noise(6)
-    given = {name: value for name, value in SDXL.items() if name != "prediction_type"}
-    given |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"} if zero else {}
-    theirs = EulerDiscreteScheduler(**given, prediction_type=prediction)
+    values = {name: value for name, value in SDXL.items() if name != "prediction_type"}
+    values |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"} if zero else {}
+    theirs = EulerDiscreteScheduler(**values, prediction_type=prediction)
     theirs.set_timesteps(9)
     steps = objective.sampler(9, 1)
     assert steps.levels == theirs.timesteps.tolist() and (steps.levels[0] == 999) is zero
@@ -154,8 +154,10 @@ def test_sampler_is_diffusers_euler_and_ends_at_a_perfect_models_picture(predict
     for number, level in enumerate(steps.levels):
         alpha = objective.schedule.at(torch.tensor(level))
         seen = steps.seen(x, number)
-        found = (seen - alpha.sqrt() * x0) / (1 - alpha).sqrt()
-        output = found if prediction == "epsilon" else alpha.sqrt() * found - (1 - alpha).sqrt() * x0
+        estimated_noise = (seen - alpha.sqrt() * x0) / (1 - alpha).sqrt()
+        output = (
+            estimated_noise if prediction == "epsilon" else alpha.sqrt() * estimated_noise - (1 - alpha).sqrt() * x0
+        )
         assert torch.equal(seen, theirs.scale_model_input(y, theirs.timesteps[number]))
         x, y = steps.step(x, output, number), theirs.step(output, theirs.timesteps[number], y).prev_sample
         assert torch.equal(x, y)

@@ -50,13 +50,13 @@ def test_each_row_by_itself_is_even() -> None:
 def test_levels_have_the_distribution_of_draws_and_a_calmer_mean(kind: str) -> None:
     draw = flow.TimestepDraw(kind=kind, logit_mean=0.4, sigmoid_scale=1.2, min_timestep=100.0, max_timestep=900.0)
     spread, alone = FlowMatching(draw=draw, strata=Strata(rows=4, batches=1)), FlowMatching(draw=draw)
-    found, wanted = (
+    levels, wanted = (
         torch.stack([each.levels([1024] * 4, 3, number) for number in range(500)]) for each in (spread, alone)
     )
-    assert found.dtype == torch.float32 and found.min() >= 0.1 and found.max() <= 0.9
+    assert levels.dtype == torch.float32 and levels.min() >= 0.1 and levels.max() <= 0.9
     points = torch.linspace(0.05, 0.95, 19)
-    assert torch.allclose(found.quantile(points), wanted.quantile(points), atol=0.03)
-    assert found.mean(1).std() < 0.5 * wanted.mean(1).std(), "a step's levels lie apart"
+    assert torch.allclose(levels.quantile(points), wanted.quantile(points), atol=0.03)
+    assert levels.mean(1).std() < 0.5 * wanted.mean(1).std(), "a step's levels lie apart"
     # the level is the one at its share, along the distribution of the plain draws
     share = Strata(rows=4, batches=1).shares(4, 3, 7)
     assert torch.equal(
@@ -67,11 +67,11 @@ def test_levels_have_the_distribution_of_draws_and_a_calmer_mean(kind: str) -> N
 def test_whole_timesteps_take_turns_too() -> None:
     schedule = Schedule.of(SDXL)
     objective = Diffusion(schedule=schedule, min_timestep=200, max_timestep=600, strata=Strata(rows=8, batches=1))
-    found = torch.stack([objective.levels([1] * 8, 3, number) for number in range(400)])
-    assert torch.equal(found, found.floor()) and found.min() == 200 and found.max() == 599
-    parts = ((found - 200) // 50).sort(1).values
+    timesteps = torch.stack([objective.levels([1] * 8, 3, number) for number in range(400)])
+    assert torch.equal(timesteps, timesteps.floor()) and timesteps.min() == 200 and timesteps.max() == 599
+    parts = ((timesteps - 200) // 50).sort(1).values
     assert torch.equal(parts, torch.arange(8.0).expand_as(parts))
-    assert torch.histc(found, 400, 200, 600).mul(1.0).std() < 4
+    assert torch.histc(timesteps, 400, 200, 600).mul(1.0).std() < 4
 
 
 def test_a_resumed_run_has_the_same_and_a_short_batch_its_first_rows() -> None:
@@ -93,6 +93,6 @@ def test_without_strata_levels_are_as_they_always_were() -> None:
         "flux_shift": [0.7592593431472778, 0.7616338729858398, 0.5072742104530334],
     }
     for kind, levels in before.items():
-        found = FlowMatching(draw=flow.TimestepDraw(kind=kind)).levels([256, 4096, 1024], 7, 3)
-        assert found.tolist() == pytest.approx(levels, abs=1e-6)
+        drawn_levels = FlowMatching(draw=flow.TimestepDraw(kind=kind)).levels([256, 4096, 1024], 7, 3)
+        assert drawn_levels.tolist() == pytest.approx(levels, abs=1e-6)
     assert Diffusion(schedule=Schedule.of(SDXL)).levels([1] * 3, 7, 3).tolist() == [853, 77, 896]

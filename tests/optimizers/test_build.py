@@ -51,7 +51,7 @@ def test_a_choice_without_effect_is_said(caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "words"),
     [
         ("adamx", {}, "adamw"),
         ("no_such_package.Lion", {}, "pip install no_such_package"),
@@ -65,10 +65,10 @@ def test_a_choice_without_effect_is_said(caplog: pytest.LogCaptureFixture) -> No
         ("sgd", {"nesterov": "yes"}, "true or false"),
     ],
 )
-def test_wrong_optimizers_are_named(name: str, arguments: dict[str, object], said: str) -> None:
+def test_wrong_optimizers_are_named(name: str, arguments: dict[str, object], words: str) -> None:
     with pytest.raises(Refused) as refused:
         build.make_optimizer(name, parameters(), **USUAL, arguments=arguments)
-    assert said in f"{refused.value} {refused.value.remedy}" and refused.value.remedy
+    assert words in f"{refused.value} {refused.value.remedy}" and refused.value.remedy
 
 
 def test_a_missing_package_is_named_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,12 +81,12 @@ def test_a_missing_package_is_named_with_its_mend(monkeypatch: pytest.MonkeyPatc
 def rates(name: str, total: int = 40, **options: float) -> list[float]:
     optimizer = torch.optim.SGD(parameters(), lr=2.0)
     scheduler = schedules.make_scheduler(name, optimizer, total_steps=total, **options)
-    found = []
+    rates_seen = []
     for _ in range(total):
-        found.append(optimizer.param_groups[0]["lr"] / 2)
+        rates_seen.append(optimizer.param_groups[0]["lr"] / 2)
         optimizer.step()
         scheduler.step()
-    return found
+    return rates_seen
 
 
 def test_schedules_are_those_of_diffusers() -> None:

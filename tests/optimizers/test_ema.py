@@ -244,8 +244,8 @@ def test_a_step_that_a_loss_scale_left_out_is_not_in_the_mean(
     """As fp16 has it on a card, with torch's scaler for the CPU; the first loss is beyond float32 at its scale."""
     make = prepare.make_accelerator
 
-    def with_scale(*given: object) -> Accelerator:
-        accelerator = make(*given)
+    def with_scale(*arguments: object) -> Accelerator:
+        accelerator = make(*arguments)
         accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=3e38, backoff_factor=1e-36)
         accelerator.native_amp, accelerator.state._mixed_precision = True, "fp16"
         return accelerator

@@ -142,10 +142,10 @@ def test_weights_to_use_leave_no_trace_in_training(name: str) -> None:
     for number in range(8):
         step(watched, one, number)
         step(plain, other, number)
-        told: list[int] = []
-        with weights_to_use(one, watched, lambda told=told: told.append(1)):
+        calls: list[int] = []
+        with weights_to_use(one, watched, lambda counted=calls: counted.append(1)):
             apart = not torch.equal(watched[0], plain[0])
-        assert len(told) == (0 if name == "adamw" else 2) and same(watched, plain)
+        assert len(calls) == (0 if name == "adamw" else 2) and same(watched, plain)
     assert apart == (name != "adamw")
     assert same(one.state_dict(), other.state_dict())
 

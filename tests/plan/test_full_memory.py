@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,9 @@ FULL = {"kind": "full", "gradient_checkpointing": True}
 
 def parts_of(**changes: dict[str, Any]) -> dict[str, int]:
     training = {**FULL, **changes.pop("training", {})}
-    found = estimate(settings(training=training, **changes), WORK, named_gpu(180), parts=flux_dev())
-    assert found is not None
-    return dict(found.stage("train").parts)
+    estimation = estimate(settings(training=training, **changes), WORK, named_gpu(180), parts=flux_dev())
+    assert estimation is not None
+    return dict(estimation.stage("train").parts)
 
 
 def test_weights_gradients_and_state_are_those_of_the_whole_denoiser() -> None:
@@ -44,10 +45,15 @@ def test_weights_gradients_and_state_are_those_of_the_whole_denoiser() -> None:
 
 def test_trained_weights_stay_while_samples_are_decoded() -> None:
     huge = replace(WORK, sample_pixels=4096 * 4096)
-    found = estimate(settings(training=FULL), huge, named_gpu(80), parts=flux_dev())
-    assert found is not None and found.settings is not None and not found.settings.turns and found.settings.tiled_decode
-    assert found.stage("decode_samples").parts["weights"] == 4 * flux_dev().denoiser.count
-    assert "denoiser_while_decoding" not in found.ram
+    estimation = estimate(settings(training=FULL), huge, named_gpu(80), parts=flux_dev())
+    assert (
+        estimation is not None
+        and estimation.settings is not None
+        and not estimation.settings.turns
+        and estimation.settings.tiled_decode
+    )
+    assert estimation.stage("decode_samples").parts["weights"] == 4 * flux_dev().denoiser.count
+    assert "denoiser_while_decoding" not in estimation.ram
 
 
 def test_16_bit_weights_and_freed_gradients_are_counted() -> None:
@@ -71,8 +77,8 @@ def test_state_is_that_of_the_optimizer_itself(name: str, tiny_flux: Path) -> No
     """Of vectors and embeddings too, which a LoRA has none of."""
     parts = read_parts(FACTS, BaseModelFiles.at(tiny_flux))
     cfg = settings(training=FULL, optimizer={"optimizer": name})
-    found = estimate(cfg, RunWork(Work(1, 16, 16), 64 * 64), named_gpu(24), parts=parts)
-    assert found is not None
+    estimation = estimate(cfg, RunWork(Work(1, 16, 16), 64 * 64), named_gpu(24), parts=parts)
+    assert estimation is not None
     empty = load_family("flux").empty_denoiser(tiny_flux)
     weights = [nn.Parameter(torch.zeros(p.shape)) for p in empty.parameters()]
     usual = {"learning_rate": 1e-3, "weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
@@ -86,8 +92,27 @@ def test_state_is_that_of_the_optimizer_itself(name: str, tiny_flux: Path) -> No
         for value in each.values()
         if isinstance(value, torch.Tensor) and value.numel() > 1
     )
-    assert found.stage("train").parts["optimizer"] == pytest.approx(state, rel=0.01)
-    assert found.stage("train").parts["weights"] == sum(weight.nbytes for weight in weights)
+    assert estimation.stage("train").parts["optimizer"] == pytest.approx(state, rel=0.01)
+    assert estimation.stage("train").parts["weights"] == sum(weight.nbytes for weight in weights)
+
+
+def test_trained_text_encoders_are_counted_whole(tiny_sdxl: Path) -> None:
+    from backend.families.sdxl.facts import FACTS as SDXL
+
+    parts = read_parts(SDXL, BaseModelFiles.at(tiny_sdxl))
+    assert parts is not None
+    own: dict[str, Any] = {"model": {"family": "sdxl"}, "training": FULL, "optimizer": {"optimizer": "adamw"}}
+    without, beside = (
+        estimate(
+            settings(**own, network={"train_text_encoder": on}), RunWork(Work(1, 16, 77), 64 * 64), None, parts=parts
+        )
+        for on in (False, True)
+    )
+    assert without is not None and beside is not None
+    count = sum(math.prod(shape) for shapes in parts.texts.values() for shape in shapes.values())
+    was, now = without.stage("train").parts, beside.stage("train").parts
+    assert now["text_encoders"] == now["gradients"] - was["gradients"] == 4 * count
+    assert now["optimizer"] - was["optimizer"] == 8 * count and now["weights"] == was["weights"]
 
 
 def test_what_a_trained_base_can_not_be_is_not_advised() -> None:
@@ -95,3 +120,25 @@ def test_what_a_trained_base_can_not_be_is_not_advised() -> None:
     nearest = search.nearest()
     advised = {path for change in (nearest.changes if nearest else ()) for path in change.values}
     assert not advised & {"memory.base_quantization", "memory.blocks_to_swap", "network.network_dim"}
+
+
+def test_swapped_blocks_take_their_optimizer_state_to_ram() -> None:
+    """Weights and state on the GPU shrink by what RAM gets, but for a ring of two blocks each."""
+    own: dict[str, Any] = {"training": {**FULL, "full_weight_dtype": "bf16"}}
+    own["optimizer"] = {"optimizer": "adamw", "fused_backward": True}
+    parts = flux_dev()
+    before, after = (
+        estimate(settings(**own, memory={"blocks_to_swap": count}), WORK, named_gpu(180), parts=parts)
+        for count in (0, 40)
+    )
+    assert before is not None and after is not None and after.settings is not None
+    weights, states = after.settings.swapped(parts), after.settings.swapped_state(parts)
+    assert len(weights) == 40 and states == [4 * size for size in weights]
+    assert (after.ram["swapped_weights"], after.ram["swapped_state"]) == (sum(weights), sum(states))
+    was, now = before.stage("train").parts, after.stage("train").parts
+    assert was["weights"] - now["weights"] == sum(weights) and now["swap_ring"] == 2 * max(weights)
+    assert was["optimizer"] - now["optimizer"] == sum(states) - 2 * max(states)
+    # a step of single weights is advised with swap, where it is on
+    search = Search(settings(**own), WORK, named_gpu(24), flux_dev())
+    nearest = search.nearest()
+    assert nearest is not None and "memory.blocks_to_swap" in {p for change in nearest.changes for p in change.values}

@@ -74,8 +74,8 @@ PROMPTS = {"sampling": {"prompts": [{"prompt": "a"}, {"prompt": "b", "width": 51
 
 
 def graph_counts(plan: object, mode: str) -> tuple[int, int]:
-    found = plan.modes[mode].graphs  # type: ignore[attr-defined]
-    return found.training_graphs, found.no_grad_graphs
+    graphs = plan.modes[mode].graphs  # type: ignore[attr-defined]
+    return graphs.training_graphs, graphs.no_grad_graphs
 
 
 def test_static_is_one_graph_for_training_and_one_without_gradient() -> None:
@@ -93,17 +93,17 @@ def test_static_is_one_graph_for_training_and_one_without_gradient() -> None:
 def test_training_pictures_that_are_measured_too_are_counted() -> None:
     """Always the same ones, whatever others there are; and none without validation pictures to compare with."""
     scan = scan_of(TEN_SIZES, {"v": TEN_SIZES[:1]})
-    given = {"compile": {"shape_mode": "exact_buckets"}, "dataset": {"batch_size": 2}}
-    few, more = (plan_of(scan, validation={"validate_training_images": count}, **given) for count in (2, 4))
+    values = {"compile": {"shape_mode": "exact_buckets"}, "dataset": {"batch_size": 2}}
+    few, more = (plan_of(scan, validation={"validate_training_images": count}, **values) for count in (2, 4))
     assert len(few.training_sample) == 2 and set(few.training_sample) < set(more.training_sample)
-    usual = plan_of(scan, **given)
+    usual = plan_of(scan, **values)
     own = {few.fits[number].bucket.tokens for number in few.training_sample}
     held_out = {shape.image_tokens for shape in usual.graphs.validation}
     assert usual.training_sample == () and len(held_out) == 1 and own - held_out
     assert {shape.image_tokens for shape in few.graphs.validation} == held_out | own
-    alone = plan_of(scan_of(TEN_SIZES), validation={"validate_training_images": 2}, **given)
+    alone = plan_of(scan_of(TEN_SIZES), validation={"validate_training_images": 2}, **values)
     assert alone.training_sample == () and alone.graphs.validation == ()
-    assert len(plan_of(scan, validation={"validate_training_images": 99}, **given).training_sample) == len(TEN_SIZES)
+    assert len(plan_of(scan, validation={"validate_training_images": 99}, **values).training_sample) == len(TEN_SIZES)
 
 
 def test_batch_above_one_adds_none_since_validation_goes_one_by_one() -> None:
@@ -152,8 +152,8 @@ def test_sample_above_the_static_count_is_a_graph_of_its_own_and_said() -> None:
     assert plan.static_token_count == 4096
     assert {shape.image_tokens for shape in plan.graphs.sampling} == {4096, 9216}
     assert plan.graphs.no_grad_graphs == 2
-    said = finding(plan, "sample_graph")
-    assert "Sample 2" in said.text and "9216" in said.text and said.setting == "sampling.prompts[1].width"
+    notice = finding(plan, "sample_graph")
+    assert "Sample 2" in notice.text and "9216" in notice.text and notice.setting == "sampling.prompts[1].width"
 
 
 def test_sample_in_exact_buckets_is_offered_a_size_that_shares() -> None:
@@ -206,14 +206,14 @@ def test_blocks_that_train_other_layers_are_counted_by_backend(
 
 
 def test_what_is_trained_in_each_block_is_read_from_the_headers(tiny_flux: Path) -> None:
-    given: dict[str, Any] = {"targets_include": ["attn.to_q", "proj_mlp"], "network_dim": 4, "network_alpha": 4.0}
-    given["layer_settings"] = [{"layers": "transformer_blocks.1.attn.to_q", "dim": 2}]
-    cfg = config(model={"base_model": str(tiny_flux)}, network=given)
+    values: dict[str, Any] = {"targets_include": ["attn.to_q", "proj_mlp"], "network_dim": 4, "network_alpha": 4.0}
+    values["layer_settings"] = [{"layers": "transformer_blocks.1.attn.to_q", "dim": 2}]
+    cfg = config(model={"base_model": str(tiny_flux)}, network=values)
     facts, base = family("flux"), BaseModelFiles.of(cfg.model)
-    found = trained_blocks(cfg, facts, read_parts(facts, base))
-    assert {kind: len(blocks) for kind, blocks in found.items()} == {"double": 2, "single": 2}
-    assert len({*found["double"]}) == 2 and len({*found["single"]}) == 1
-    assert found["double"][1] == {("attn.to_q", 2, 2.0)} and trained_blocks(cfg, facts, None) == {}
+    trained_parts = trained_blocks(cfg, facts, read_parts(facts, base))
+    assert {kind: len(blocks) for kind, blocks in trained_parts.items()} == {"double": 2, "single": 2}
+    assert len({*trained_parts["double"]}) == 2 and len({*trained_parts["single"]}) == 1
+    assert trained_parts["double"][1] == {("attn.to_q", 2, 2.0)} and trained_blocks(cfg, facts, None) == {}
 
 
 def test_compile_off_plans_no_graphs() -> None:
@@ -243,6 +243,9 @@ def test_caption_buckets_make_a_shape_each() -> None:
     assert [shape.text_tokens for shape in paired.graphs.training] == [512]
     dropped = plan_of(scan, words, compile=trimmed, dataset={"batch_size": 6, "caption_dropout_rate": 1.0})
     assert [shape.text_tokens for shape in dropped.graphs.training] == [64]
+    # Five of six images are in an epoch: a batch of four, and the rest of one.
+    sampled = plan_of(scan, words, compile=trimmed, dataset={"batch_size": 4, "sample_ratio": 0.9})
+    assert {shape.batch for shape in sampled.graphs.training} == {4, 1}
     # Without a tokenizer nothing is trimmed, and that is said.
     blind = plan_of(scan, None, compile=trimmed)
     assert blind.caption_buckets is None and {s.text_tokens for s in blind.graphs.training} == {512}

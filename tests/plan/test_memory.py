@@ -24,21 +24,21 @@ GB = 2**30
 
 
 def of(cfg: Config, gigabytes: float, work: RunWork = WORK):  # noqa: ANN201 - Estimate
-    found = estimate(cfg, work, named_gpu(gigabytes), parts=flux_dev())
-    assert found is not None
-    return found
+    estimation = estimate(cfg, work, named_gpu(gigabytes), parts=flux_dev())
+    assert estimation is not None
+    return estimation
 
 
 def test_flux_dev_by_stage_and_part() -> None:
-    found = of(settings(), 80)
-    by_name = {stage.name: stage.parts for stage in found.stages}
+    estimation = of(settings(), 80)
+    by_name = {stage.name: stage.parts for stage in estimation.stages}
     assert list(by_name) == ["encode_text", "encode_pictures", "train", "sample", "decode_samples"]
     assert by_name["train"]["weights"] == pytest.approx(23.8e9, rel=0.01)
     assert by_name["encode_text"]["weights"] == pytest.approx(9.8e9, rel=0.03)
     rank16 = by_name["train"]["lora"]
     assert by_name["train"]["optimizer"] == 2 * rank16 and by_name["train"]["gradients"] == rank16
     assert by_name["train"]["activations"] > by_name["sample"]["activations"] > 0
-    assert found.peak.name == "train" and found.verdict == "fits"
+    assert estimation.peak.name == "train" and estimation.verdict == "fits"
 
 
 def test_a_mean_of_the_weights_is_counted_with_what_it_takes_the_place_of() -> None:
@@ -81,19 +81,21 @@ def test_gradients_and_what_is_kept_for_them_are_not_there_at_one_time() -> None
 
 @pytest.mark.parametrize(("gigabytes", "verdict"), [(80, "fits"), (27, "tight"), (24, "does_not_fit")])
 def test_the_verdict_compares_with_the_gpu(gigabytes: float, verdict: str) -> None:
-    found = of(settings(), gigabytes)
-    assert found.verdict == verdict
-    assert f"{found.peak.total / GB:.1f} GB" in headline(found) and f"{gigabytes:.1f} GB" in headline(found)
+    estimation = of(settings(), gigabytes)
+    assert estimation.verdict == verdict
+    assert f"{estimation.peak.total / GB:.1f} GB" in headline(estimation) and f"{gigabytes:.1f} GB" in headline(
+        estimation
+    )
 
 
 def test_a_limit_makes_the_card_smaller() -> None:
-    found = of(settings(memory={"vram_limit_gb": 20}), 80)
-    assert found.room == 20 * GB and found.verdict == "does_not_fit" and "limit" in headline(found)
+    estimation = of(settings(memory={"vram_limit_gb": 20}), 80)
+    assert estimation.room == 20 * GB and estimation.verdict == "does_not_fit" and "limit" in headline(estimation)
 
 
 def test_without_a_card_nothing_is_claimed() -> None:
-    found = estimate(settings(), WORK, None, parts=flux_dev())
-    assert found is not None and found.verdict == "unknown" and "no known GPU" in headline(found)
+    estimation = estimate(settings(), WORK, None, parts=flux_dev())
+    assert estimation is not None and estimation.verdict == "unknown" and "no known GPU" in headline(estimation)
 
 
 def test_every_setting_that_costs_memory_counts() -> None:
@@ -140,6 +142,25 @@ def test_auto_takes_turns_and_tiles_only_where_it_has_to() -> None:
     assert never.settings is not None and not never.settings.turns and not never.settings.tiled_decode
 
 
+def test_copies_of_8_bit_weights_are_counted_and_made_only_where_they_fit() -> None:
+    def weights(gigabytes: float, **memory: Any) -> Any:
+        return of(settings(memory={"base_compute": "fp8", **memory}), gigabytes).stage("train").parts
+
+    small, fast = weights(80, base_products="small"), weights(80, base_products="fast")
+    # modulation, a quarter of FLUX's weights, is not multiplied in 8 bits
+    assert small["weights"] == fast["weights"] and 8e9 < fast["weight_copies"] < 0.8 * small["weights"]
+    assert "weight_copies" not in small and weights(80) == fast, "auto"
+    tight = of(settings(memory={"base_compute": "fp8"}), 18)
+    assert tight.settings is not None and not tight.settings.copies and tight.verdict == "fits"
+    assert "weight_copies" not in weights(80, blocks_to_swap=20) and "weight_copies" not in weights(
+        80, base_compute="int8"
+    )
+    swapped = weights(80, blocks_to_swap=20, base_products="fast")
+    assert swapped["swap_ring"] > 1.5 * weights(80, blocks_to_swap=20)["swap_ring"]
+    nearest = Search(settings(memory={"base_compute": "fp8", "base_products": "fast"}), WORK, named_gpu(18), flux_dev())
+    assert nearest.nearest().values == {"memory.base_products": "small"}
+
+
 def test_the_nearest_change_is_the_cheapest_that_fits() -> None:
     cfg = settings(training={"gradient_checkpointing": False})
     nearest = Search(cfg, WORK, named_gpu(32), flux_dev()).nearest()
@@ -170,12 +191,12 @@ def test_what_does_not_fit_the_ram_is_no_way_out() -> None:
 def test_ram_that_does_not_suffice_is_reported_with_a_fix() -> None:
     cfg = settings(memory={"blocks_to_swap": 40, "checkpointing_kind": "offload"}, compile={"disable_linear": "off"})
     search = Search(cfg, WORK, named_gpu(24), flux_dev(), ram_room=16 * GB)
-    found, nearest = search.after({}), search.nearest()
-    assert found is not None and found.gpu_verdict == "fits" and found.verdict == "does_not_fit"
-    needs = f"the run needs {found.ram_total / GB:.1f} GB of RAM, and this machine has 16.0 GB"
-    assert headline(found) == f"Does not fit: {needs}."
+    estimation, nearest = search.after({}), search.nearest()
+    assert estimation is not None and estimation.gpu_verdict == "fits" and estimation.verdict == "does_not_fit"
+    needs = f"the run needs {estimation.ram_total / GB:.1f} GB of RAM, and this machine has 16.0 GB"
+    assert headline(estimation) == f"Does not fit: {needs}."
     assert nearest is not None and nearest.fits and nearest.values["memory.blocks_to_swap"] < 40
-    assert " GB of video memory and " in (said := memory_lines(found, nearest)[-1]) and "of RAM are needed" in said
+    assert " GB of video memory and " in (line := memory_lines(estimation, nearest)[-1]) and "of RAM are needed" in line
 
 
 def test_no_change_is_offered_that_the_rules_refuse_or_a_later_one_undoes() -> None:
@@ -192,18 +213,18 @@ def test_what_fits_needs_no_change_and_what_can_not_fit_is_told() -> None:
     assert Search(settings(), WORK, named_gpu(80), flux_dev()).nearest() is None
     hopeless = Search(settings(), WORK, named_gpu(2), flux_dev()).nearest()
     assert hopeless is not None and not hopeless.fits
-    found = of(settings(), 2)
-    assert "Nothing makes it fit" in memory_lines(found, hopeless)[-1]
+    estimation = of(settings(), 2)
+    assert "Nothing makes it fit" in memory_lines(estimation, hopeless)[-1]
 
 
 def test_three_settings_in_order_of_cost_with_what_they_save() -> None:
     cfg = settings(training={"gradient_checkpointing": False}, dataset={"batch_size": 4}, network={"network_dim": 64})
     work = WORK.at_batch(4)
-    found = Search(cfg, work, named_gpu(24), flux_dev()).cheapest()
-    assert len(found) == 3 and all(saved > 0 for _, saved in found)
-    assert len({path for change, _ in found for path in change.values}) >= 3, "three settings, not one three times"
+    changes = Search(cfg, work, named_gpu(24), flux_dev()).cheapest()
+    assert len(changes) == 3 and all(saved > 0 for _, saved in changes)
+    assert len({path for change, _ in changes for path in change.values}) >= 3, "three settings, not one three times"
     before = estimate(cfg, work, None, parts=flux_dev())
-    for change, saved in found:
+    for change, saved in changes:
         after = Search(cfg, work, None, flux_dev()).after(change.values)
         assert before is not None and after is not None and before.peak.total - after.peak.total == saved
 
@@ -229,11 +250,11 @@ def test_of_a_setting_the_value_that_is_enough_is_offered() -> None:
 
 
 def test_a_run_on_the_cpu_needs_ram() -> None:
-    found = estimate(settings(), WORK, None, parts=flux_dev(), on_gpu=False)
-    assert found is not None and found.ram_total > 4 * flux_dev().denoiser.count
+    estimation = estimate(settings(), WORK, None, parts=flux_dev(), on_gpu=False)
+    assert estimation is not None and estimation.ram_total > 4 * flux_dev().denoiser.count
     swapping = settings(memory={"blocks_to_swap": 28}, compile={"disable_linear": "off"})
     swapped = estimate(swapping, WORK, None, parts=flux_dev(), on_gpu=False)
-    assert swapped is not None and swapped.ram_total > found.ram_total, "what is swapped is in RAM all the same"
+    assert swapped is not None and swapped.ram_total > estimation.ram_total, "what is swapped is in RAM all the same"
 
 
 def test_parts_are_read_from_the_files_of_a_model(tiny_flux: Path) -> None:
@@ -254,8 +275,10 @@ def test_parts_are_read_from_the_files_of_a_model(tiny_flux: Path) -> None:
 
 def test_the_estimate_as_data_and_beside_a_peak() -> None:
     cfg = settings()
-    told = memory_dict(of(cfg, 24), Search(cfg, WORK, named_gpu(24), flux_dev()).nearest())
-    assert told["verdict"] == "does_not_fit" and told["nearest"]["values"] and told["card"]["total"] == 24 * GB
-    train = next(stage for stage in told["stages"] if stage["name"] == "train")
+    document = memory_dict(of(cfg, 24), Search(cfg, WORK, named_gpu(24), flux_dev()).nearest())
+    assert (
+        document["verdict"] == "does_not_fit" and document["nearest"]["values"] and document["card"]["total"] == 24 * GB
+    )
+    train = next(stage for stage in document["stages"] if stage["name"] == "train")
     assert sum(part["bytes"] for part in train["parts"]) == train["allocated"] < train["total"]
     assert against_peak(int(14.2 * GB), int(13.8 * GB)) == "estimated 14.2 GB, peak 13.8 GB (+3 %)"

@@ -21,13 +21,13 @@ WORK = RunWork(Work(2, 1024, 77), 256 * 256, sampling=Work(1, 1024, 77), sample_
 
 
 def of(base: Path, name: str, **network: Any) -> Estimate:
-    given = {"network_dim": 8, **network}
+    values = {"network_dim": 8, **network}
     model = {"base_model": str(base), "family": name, "weight_dtype": "bf16"}
-    loaded = parse({"model": model, "network": given, "compile": {"shape_mode": "off"}})
+    loaded = parse({"model": model, "network": values, "compile": {"shape_mode": "off"}})
     assert loaded.config is not None, loaded.problems
-    found = estimate(loaded.config, WORK, named_gpu(24))
-    assert found is not None
-    return found
+    estimation = estimate(loaded.config, WORK, named_gpu(24))
+    assert estimation is not None
+    return estimation
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora"])
@@ -42,8 +42,8 @@ def test_encoders_stay_for_the_whole_run(
     assert trained.stage("encode_text") is None and without.stage("encode_text") is not None
     weights = 2 * sum(numbers(shapes.values()) for shapes in parts.texts.values())
     for stage in ("train", "sample", "decode_samples"):
-        found = trained.stage(stage)
-        assert found is not None and found.parts["text_encoders"] == weights
+        stage_memory = trained.stage(stage)
+        assert stage_memory is not None and stage_memory.parts["text_encoders"] == weights
     # six layers a block: four of width w, one to 2 w and one back
     lora = sum(count // 6 * 8 * (4 * 2 * w + 2 * 3 * w) for w, count in layers.items())
     if kind == "dora":

@@ -37,9 +37,9 @@ def test_d9_small_buckets_are_counted_and_never_silently_dropped() -> None:
 def test_pictures_that_are_never_trained_are_listed() -> None:
     sizes = [(1024, 1024)] * 9 + [(1344, 768)] * 2
     plan = plan_of(scan_of(sizes), dataset={"batch_size": 4}, compile={"shape_mode": "dynamic"})
-    said = finding(plan, "never_trained")
-    assert said.severity == "warning" and "2 images" in said.text and "static" in said.remedy
-    assert said.files == ("/pictures/00009.png", "/pictures/00010.png")
+    notice = finding(plan, "never_trained")
+    assert notice.severity == "warning" and "2 images" in notice.text and "static" in notice.remedy
+    assert notice.files == ("/pictures/00009.png", "/pictures/00010.png")
     assert finding(plan, "left_over").text.startswith("1 image ")
     assert plan.chosen.never == (9, 10)
 
@@ -79,9 +79,9 @@ def test_every_bucket_fits_the_static_count() -> None:
 def test_pictures_scaled_to_fit_the_static_count_are_listed() -> None:
     scan = scan_of([(1024, 1024), (1344, 768), (300, 300)])
     plan = plan_of(scan, dataset={"no_upscale": True}, compile={"static_token_count": 2048})
-    said = finding(plan, "scaled_to_fit")
-    assert "2 images" in said.text and said.files == ("/pictures/00000.png", "/pictures/00001.png")
-    assert "4096" in said.remedy
+    notice = finding(plan, "scaled_to_fit")
+    assert "2 images" in notice.text and notice.files == ("/pictures/00000.png", "/pictures/00001.png")
+    assert "4096" in notice.remedy
     assert "scaled_to_fit" not in kinds(plan_of(scan, compile={"static_token_count": 4096}))
 
 
@@ -139,8 +139,8 @@ def test_recommended_mode_and_reason(sizes: list, sections: dict, expected: str,
 
 def test_limits_without_a_bucket_are_an_error_and_no_crash() -> None:
     plan = plan_of(scan_of(TEN_SIZES), dataset={"resolution": 512, "min_bucket_size": 1024})
-    said = finding(plan, "no_buckets")
-    assert said.severity == "error" and "min_bucket_size" in said.text
+    notice = finding(plan, "no_buckets")
+    assert notice.severity == "error" and "min_bucket_size" in notice.text
     assert plan.steps.steps == 0 and plan.planned_graphs == 0 and plan.static_token_count is None
     assert json.dumps(plan.to_dict()) and plan.lines()
 
@@ -156,12 +156,12 @@ def test_document_is_plain_data_with_short_lists() -> None:
     plan = plan_of(scan_of(sizes), dataset={"no_upscale": True}, compile={"shape_mode": "off"})
     text = json.dumps(plan.to_dict())
     assert len(text) < 200_000
-    found = json.loads(text)
-    assert found["steps"]["sentence"] == plan.steps.sentence()
-    assert found["graphs"]["planned"] == plan.planned_graphs
-    assert {mode["mode"] for mode in found["modes"]} == {"static", "exact_buckets", "dynamic", "off"}
-    assert found["recommended"] == plan.recommended and found["reason"]
-    assert sum(row["images"] for row in found["buckets"]) == 3000
+    document = json.loads(text)
+    assert document["steps"]["sentence"] == plan.steps.sentence()
+    assert document["graphs"]["planned"] == plan.planned_graphs
+    assert {mode["mode"] for mode in document["modes"]} == {"static", "exact_buckets", "dynamic", "off"}
+    assert document["recommended"] == plan.recommended and document["reason"]
+    assert sum(row["images"] for row in document["buckets"]) == 3000
     larger = plan_of(scan_of(sizes)).to_dict()
     (enlarged,) = [each for each in larger["findings"] if each["kind"] == "enlarged"]
     assert enlarged["count"] == 3000 and len(enlarged["files"]) == 20
@@ -185,7 +185,7 @@ def test_a_recompile_limit_below_the_plan_is_said() -> None:
     assert low.to_dict()["graphs"]["recompile_limit"] == 2
     assert f"the {low.graphs.per_class} graphs that a block class needs" in finding(low, "low_limit").text
     enough = plan_of(scan_of(TEN_SIZES), compile={**asked, "compile_cache_size_limit": low.graphs.per_class})
-    assert "low_limit" not in {found.kind for found in enough.findings}
+    assert "low_limit" not in {entry.kind for entry in enough.findings}
 
 
 def test_bucket_step_that_is_no_whole_token_is_said() -> None:
@@ -237,8 +237,8 @@ def test_layers_that_diffusers_would_leave_out_are_told_in_the_plan(tiny_flux: P
     """Read from the base model's headers; in diffusers' own layout there is nothing to tell."""
     network = {"targets_include": ["attn.to_q", "x_embedder", "norm_out.linear"]}
     base = {"base_model": str(tiny_flux)}
-    found = plan_for(config(model=base, network=network), scan_of([(64, 64)])).findings
-    (said,) = (finding for finding in found if finding.kind == "diffusers_leaves_out")
-    assert "2 layers" in said.text and "x_embedder" in said.text and "norm_out.linear" in said.text
+    findings = plan_for(config(model=base, network=network), scan_of([(64, 64)])).findings
+    (notice,) = (finding for finding in findings if finding.kind == "diffusers_leaves_out")
+    assert "2 layers" in notice.text and "x_embedder" in notice.text and "norm_out.linear" in notice.text
     own = config(model=base, network=network, saving={"save_layout": "diffusers"})
     assert not any(f.kind == "diffusers_leaves_out" for f in plan_for(own, scan_of([(64, 64)])).findings)

@@ -23,8 +23,8 @@ def test_base_model_and_pictures_are_enough(name: str) -> None:
     plan = make_plan(loaded.config, scan_of(TEN_SIZES * 4), facts.default_geometry, facts)
     assert plan.chosen.impossible is None and plan.planned_graphs > 0 and plan.problems == []
     assert plan.mode == shape_mode_of(loaded.config) == ("static" if not facts.lacks_modes else "exact_buckets")
-    told = [line for line in plan.lines() if line.startswith("shape mode")]
-    assert told[0].startswith(f"shape mode {plan.mode} (auto)")
+    lines = [line for line in plan.lines() if line.startswith("shape mode")]
+    assert lines[0].startswith(f"shape mode {plan.mode} (auto)")
     assert plan.to_dict()["mode"] == plan.mode and plan.to_dict()["mode_by_family"]
 
 

@@ -20,7 +20,7 @@ def steps(counts: list[int], **changes: object) -> StepPlan:
     for count in counts:
         groups.append(Group(str(count), tuple(range(place, place + count))))
         place += count
-    given = {
+    values = {
         "images": place,
         "buckets": len(counts),
         "groups": groups,
@@ -31,14 +31,14 @@ def steps(counts: list[int], **changes: object) -> StepPlan:
         "max_epochs": 25,
         **changes,
     }
-    return plan_steps(**given)  # type: ignore[arg-type]
+    return plan_steps(**values)  # type: ignore[arg-type]
 
 
 def test_r7_real_batches_are_counted_and_the_sum_is_shown() -> None:
     """63 images, 8 buckets, batch 4, 25 epochs are not 63 / 4 x 25 = 393 steps."""
-    found = steps(R7_COUNTS, accumulation=2)
-    assert (found.batches_per_epoch, found.left_per_epoch, found.steps) == (14, 7, 175)
-    assert found.sentence() == (
+    counts = steps(R7_COUNTS, accumulation=2)
+    assert (counts.batches_per_epoch, counts.left_per_epoch, counts.steps) == (14, 7, 175)
+    assert counts.sentence() == (
         "63 images x 1 repeat -> 8 buckets -> 14 batches of 4 (7 dropped each epoch) x 25 epochs = 350 batches "
         "/ accumulation 2 = 175 steps"
     )
@@ -59,42 +59,42 @@ def test_r7_through_the_whole_plan() -> None:
 
 
 def test_steps_asked_for() -> None:
-    found = steps([8, 8], max_steps=100, max_epochs=None, accumulation=3)
-    assert (found.steps, found.batches, found.batches_over) == (100, 300, 0)
-    assert found.epochs == 75
-    assert found.sentence().endswith("100 steps x accumulation 3 = 300 batches = 75 epochs")
+    counts = steps([8, 8], max_steps=100, max_epochs=None, accumulation=3)
+    assert (counts.steps, counts.batches, counts.batches_over) == (100, 300, 0)
+    assert counts.epochs == 75
+    assert counts.sentence().endswith("100 steps x accumulation 3 = 300 batches = 75 epochs")
     assert steps([8], max_steps=2, max_epochs=None).sentence().endswith("= 2 batches = 1 epoch")
 
 
 def test_accumulation_runs_on_over_epochs_and_the_rest_is_said() -> None:
-    found = steps([12], max_epochs=5, accumulation=4)
-    assert (found.steps, found.batches_over) == (3, 3)
-    assert "(3 left over)" in found.sentence()
+    counts = steps([12], max_epochs=5, accumulation=4)
+    assert (counts.steps, counts.batches_over) == (3, 3)
+    assert "(3 left over)" in counts.sentence()
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=4), st.integers(1, 4), st.integers(1, 5), st.floats(0.1, 1.0))
 def test_counts_are_those_of_the_real_batches(counts: list[int], size: int, accumulation: int, ratio: float) -> None:
-    found = steps(counts, batch_size=size, accumulation=accumulation, sample_ratio=ratio, max_epochs=3)
+    counted = steps(counts, batch_size=size, accumulation=accumulation, sample_ratio=ratio, max_epochs=3)
     groups, place = [], 0
     for count in counts:
         groups.append(range(place, place + count))
         place += count
     for epoch in range(3):
         batches = epoch_batches(groups, size, 1, epoch, ratio >= 1, ratio)
-        assert len(batches) == found.batches_per_epoch
-        assert sum(map(len, batches)) == found.entries - found.left_per_epoch
-    assert found.steps * accumulation + found.batches_over == 3 * found.batches_per_epoch
-    assert found.batches_over < accumulation or not found.steps
+        assert len(batches) == counted.batches_per_epoch
+        assert sum(map(len, batches)) == counted.entries - counted.left_per_epoch
+    assert counted.steps * accumulation + counted.batches_over == 3 * counted.batches_per_epoch
+    assert counted.batches_over < accumulation or not counted.steps
 
 
 def test_what_makes_no_step_is_an_error_with_a_fix() -> None:
     plan = plan_of(scan_of([(1024, 1024)] * 3), dataset={"batch_size": 4})
-    said = finding(plan, "no_batches")
-    assert said.severity == "error" and "batch_size" in said.remedy and plan.steps.steps == 0
+    notice = finding(plan, "no_batches")
+    assert notice.severity == "error" and "batch_size" in notice.remedy and plan.steps.steps == 0
     plan = plan_of(scan_of([(1024, 1024)] * 3), training={"max_train_epochs": 1, "gradient_accumulation_steps": 4})
-    said = finding(plan, "no_steps")
-    assert said.severity == "error" and "gradient_accumulation_steps" in said.remedy
+    notice = finding(plan, "no_steps")
+    assert notice.severity == "error" and "gradient_accumulation_steps" in notice.remedy
     assert plan.problems[0].path == "training.gradient_accumulation_steps"
 
 

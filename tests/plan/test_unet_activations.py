@@ -68,8 +68,8 @@ def test_what_is_kept_is_what_autograd_keeps(
     work = Work(batch, (side // cell) ** 2, 77)
     convolutions = convolutions_kept(denoiser, memory, dict.fromkeys(layers, 16), kind == "dora")
     way = Way(False, "off")
-    said = training_bytes(denoiser, memory, work, 16, paths, way, Format(), convolutions, kind == "dora").kept
-    assert said == pytest.approx(real, rel=0.12)
+    estimation = training_bytes(denoiser, memory, work, 16, paths, way, Format(), convolutions, kind == "dora").kept
+    assert estimation == pytest.approx(real, rel=0.12)
 
 
 def test_the_peak_of_a_checkpointed_step_is_the_estimates() -> None:
@@ -95,9 +95,9 @@ def test_what_auto_records_is_counted_where_there_is_room_for_it(gigabytes: int)
 
     def of(how: str, card: int) -> Estimate:
         settings = {"model": {"family": "sdxl"}, "compile": {"shape_mode": "off", "cuda_graphs": how}}
-        found = estimate(parse(settings).config, work, named_gpu(card), parts=parts)
-        assert found is not None
-        return found
+        estimation = estimate(parse(settings).config, work, named_gpu(card), parts=parts)
+        assert estimation is not None
+        return estimation
 
     auto, on, off = (of(how, gigabytes) for how in ("auto", "on", "off"))
     assert auto.peak.parts == (on if gigabytes == 24 else off).peak.parts
@@ -114,13 +114,13 @@ def test_the_estimate_swaps_the_blocks_that_the_trainer_swaps(name: str, config:
     parts = Parts(denoiser_of(shapes, family(name)), shapes, {}, 0, 128)
     order = load_family(name).running_order(model)
     for count in range(1, len(order["block"])):
-        given = parse(
+        cfg = parse(
             {"model": {"family": name}, "compile": {"shape_mode": "off"}, "memory": {"blocks_to_swap": count}}
         ).config
-        assert given is not None
+        assert cfg is not None
         blocks = [model.get_submodule(path) for path in swapped_paths(model, order, count)]
         real = [sum(2 * p.numel() for p in block.parameters() if p.dim() == 2) for block in blocks]
-        assert memory_settings(given, on_gpu=True).swap(parts) == (
+        assert memory_settings(cfg, on_gpu=True).swap(parts) == (
             sum(real),
             2 * max(real) if count > 1 else real[0],
         ), count

@@ -12,7 +12,10 @@ from PIL import Image
 from rich.console import Console
 
 from backend.base.errors import Refused
+from backend.config.toml_io import dump
+from backend.dataset.scan import scan_dataset
 from backend.lora.comfyui_keys import LayerNames
+from backend.plan.make_plan import plan_for
 from backend.preview import __main__ as command
 from backend.preview.__main__ import DONE, INTERRUPTED, WRONG_INPUT, main
 from backend.preview.loras import LoraChoice, LoraShelf
@@ -23,10 +26,10 @@ from backend.runs.preview.request import (
     Row,
     find_checkpoint,
     rows_of_strengths,
-    settings_of_base,
     settings_of_form,
     settings_of_run,
 )
+from tests.conftest import draw_pictures
 from tests.tiny.previews import PROMPT, settings, write_lora
 from tests.tiny.training import config, train_here
 
@@ -62,8 +65,8 @@ def test_what_can_not_be_drawn_is_said_before_anything_loads(tiny_flux: Path, tm
         ("--run", str(tmp_path)): "no run",
     }
     for arguments, words in cases.items():
-        code, said = sample(*arguments)
-        assert code == WRONG_INPUT and words.lower() in said.lower(), (arguments, said)
+        code, output = sample(*arguments)
+        assert code == WRONG_INPUT and words.lower() in output.lower(), (arguments, output)
 
 
 def test_a_plan_says_what_memory_it_needs_and_loads_nothing(
@@ -71,10 +74,10 @@ def test_a_plan_says_what_memory_it_needs_and_loads_nothing(
 ) -> None:
     monkeypatch.setattr(command, "_draw", lambda *_: pytest.fail("it was drawn"))
     line = ["--base", str(tiny_flux), "--prompt", "a dot", "--plan", "--out", str(tmp_path / "out")]
-    code, said = sample(*line)
-    assert code == DONE and "Drawing samples" in said and "the preview computes in RAM" in said
-    code, said = sample(*line, "--vram", "0.5")
-    assert code == DONE and "Does not fit" in said and not (tmp_path / "out").exists()
+    code, output = sample(*line)
+    assert code == DONE and "Drawing samples" in output and "the preview computes in RAM" in output
+    code, output = sample(*line, "--vram", "0.5")
+    assert code == DONE and "Does not fit" in output and not (tmp_path / "out").exists()
 
 
 def test_settings_of_full_fine_tuning_draw_with_their_base_model_and_its_runs_are_refused(
@@ -88,9 +91,6 @@ def test_settings_of_full_fine_tuning_draw_with_their_base_model_and_its_runs_ar
     for changes in ({}, {"memory.base_quantization": "int8"}):
         with pytest.raises(Refused, match="trained the whole model"):
             settings_of_run(run, changes)
-    # nor are clips drawn, which is said before any plan or worker
-    with pytest.raises(Refused, match="draws pictures, and Wan"):
-        settings_of_base("x", "wan", {})
 
 
 def test_seeds_and_prompts_give_a_picture_each_and_a_cancelled_one_leaves_none(
@@ -99,8 +99,8 @@ def test_seeds_and_prompts_give_a_picture_each_and_a_cancelled_one_leaves_none(
     lora, out = write_lora(tmp_path / "x.safetensors", tiny_flux), tmp_path / "out"
     line = ["--base", str(tiny_flux), "--lora", f"{lora}:0.5", "--out", str(out)]
     line += ["--prompt", "a dot", "--prompt", "a ring", "--seed", "1", "--seed", "2"]
-    code, said = sample(*line)
-    assert code == DONE and "first picture" in said
+    code, output = sample(*line)
+    assert code == DONE and "first picture" in output
     assert sorted(path.name for path in out.iterdir()) == [f"01-0{number}.png" for number in (1, 2, 3, 4)]
     assert len({path.read_bytes() for path in out.iterdir()}) == 4
 
@@ -119,14 +119,14 @@ def test_a_followed_run_that_has_ended_gives_its_whole_matrix(
     run, code = train_here(cfg)
     out = tmp_path / "out"
     line = ["--run", str(run.path), "--prompt", "a dot", "--out", str(out)]
-    code, said = sample(*line, "--follow")
-    assert code == WRONG_INPUT and "--matrix checkpoints --follow" in said
-    code, said = sample(*line, "--matrix", "checkpoints", "--follow")
+    code, output = sample(*line, "--follow")
+    assert code == WRONG_INPUT and "--matrix checkpoints --follow" in output
+    code, output = sample(*line, "--matrix", "checkpoints", "--follow")
     assert code == DONE and {"01-01.png", "02-01.png", "grid.png", "index.html"} == {p.name for p in out.iterdir()}
     empty = Run.create_empty(tmp_path / "runs", "empty")
     shutil.copy(run.config_path, empty.config_path)
-    code, said = sample("--run", str(empty.path), "--prompt", "x", "--matrix", "checkpoints", "--follow")
-    assert code == WRONG_INPUT and "no LoRA file yet" in said
+    code, output = sample("--run", str(empty.path), "--prompt", "x", "--matrix", "checkpoints", "--follow")
+    assert code == WRONG_INPUT and "no LoRA file yet" in output
 
 
 def test_a_run_at_work_on_the_same_device_is_named(
@@ -174,8 +174,8 @@ def test_a_matrix_is_a_grid_and_a_page_of_its_pictures(tiny_flux: Path, tmp_path
     lora, out, prompts = write_lora(tmp_path / "x.safetensors", tiny_flux), tmp_path / "out", tmp_path / "prompts.txt"
     prompts.write_text("# words\na dot\n\nan </script> ring\n", encoding="utf-8")
     line = ["--base", str(tiny_flux), "--lora", str(lora), "--out", str(out), "--prompts", str(prompts)]
-    code, said = sample(*line, "--matrix", "strengths", "--strengths", "0,0.5,1")
-    assert code == DONE and "grid.png" in said and "index.html" in said
+    code, output = sample(*line, "--matrix", "strengths", "--strengths", "0,0.5,1")
+    assert code == DONE and "grid.png" in output and "index.html" in output
     with Image.open(out / "grid.png") as grid:
         # the cell of strength 1 and the second prompt is that picture
         with Image.open(out / "03-02.png") as cell:
@@ -192,7 +192,44 @@ def test_a_matrix_is_a_grid_and_a_page_of_its_pictures(tiny_flux: Path, tmp_path
         ("--prompts", str(tmp_path / "none.txt")): "none.txt can't be read",
     }
     for more, words in cases.items():
-        code, said = sample(*line, *more)
-        assert code == WRONG_INPUT and words in said, said
-    code, said = sample("--base", str(tiny_flux), "--prompt", "x", "--matrix", "strengths")
-    assert code == WRONG_INPUT and "needs a LoRA" in said
+        code, output = sample(*line, *more)
+        assert code == WRONG_INPUT and words in output, output
+    code, output = sample("--base", str(tiny_flux), "--prompt", "x", "--matrix", "strengths")
+    assert code == WRONG_INPUT and "needs a LoRA" in output
+
+
+def test_class_images_that_a_folder_lacks_are_drawn_and_counted(tiny_flux: Path, tmp_path: Path) -> None:
+    """Again after one was lost: that one alone, with the same pixels; an image of another name counts as one."""
+    draw_pictures(tmp_path / "images", ((64, 64),) * 2)
+    rows = [{"path": str(tmp_path / "images")}]
+    rows += [{"path": str(tmp_path / "reg"), "is_reg": True, "class_tokens": "a small dog", "class_images": 3}]
+    prompt = {"prompt": "a red dot", "steps": 1, "seed": 7}
+    cfg = config(tiny_flux, tmp_path, tmp_path, dataset={"folders": rows}, sampling={"prompts": [prompt]})
+    dump(cfg, tmp_path / "set.toml")
+    missing = scan_dataset(cfg).train.findings[0]
+    assert missing.remedy == "Draw its 3 images: launcher.py sample --class-images SETTINGS.toml, or the Preview tab."
+
+    def draw() -> list[str]:
+        console = Console(file=io.StringIO(), width=500)
+        assert main(["--class-images", str(tmp_path / "set.toml")], console) == DONE, console.file.getvalue()
+        return [line for line in console.file.getvalue().splitlines() if "class-" in line]
+
+    assert len(draw()) == 3
+    files = sorted((tmp_path / "reg").iterdir())
+    assert [path.name for path in files] == ["class-00000.png", "class-00001.png", "class-00002.png"]
+    pixels = [Image.open(path).tobytes() for path in files]
+    assert len(set(pixels)) == 3 and Image.open(files[0]).size == (64, 64)
+    assert "a small dog" in Image.open(files[0]).text["parameters"]
+    files[1].unlink()
+    (line,) = [finding for finding in plan_for(cfg, scan_dataset(cfg)).findings if finding.kind == "class_images"]
+    assert line.text.endswith("reg has 2 of 3 class images")
+    message = draw()
+    assert (
+        len(message) == 1
+        and "class-00001.png  base model, seed " in message[0]
+        and Image.open(files[1]).tobytes() == pixels[1]
+    )
+    files[1].rename(files[1].with_name("own.png"))
+    assert draw() == []
+    reg = [item for item in plan_for(cfg, scan_dataset(cfg)).items if item.is_reg]
+    assert [item.caption for item in reg] == ["a small dog"] * 3

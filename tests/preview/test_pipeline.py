@@ -19,6 +19,7 @@ from backend.config.packages import load_problem
 from backend.config.schema import Config, with_values
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
+from backend.latents.cache import Words
 from backend.models.common.load_options import LoadOptions
 from backend.models.common.text_layers import encoders_of, text_layers
 from backend.models.family_classes import load_family
@@ -26,6 +27,7 @@ from backend.preview import loras
 from backend.preview.__main__ import main
 from backend.preview.loras import LoraChoice
 from backend.preview.pipeline import Choices, Pipeline
+from backend.training.sampling import to_picture
 from tests.tiny.previews import PROMPT, settings, write_lora
 from tests.tiny.silent_watch import Silent
 from tests.tiny.training import config, train_here
@@ -71,7 +73,7 @@ def fresh(cfg: Config, choices: Choices, size: tuple[int, int] = (64, 64)) -> Im
 
 def draw(pipeline: Pipeline, choices: Choices, size: tuple[int, int] = (64, 64)) -> Image.Image:
     prompt = PROMPT.model_copy(update={"width": size[0], "height": size[1]})
-    return pipeline.draw(prompt, choices, Silent())
+    return to_picture(pipeline.draw(prompt, choices, Silent()))
 
 
 def test_swapped_loras_draw_the_pictures_of_a_model_loaded_for_each(tiny_flux: Path, files: dict[str, Choices]) -> None:
@@ -214,8 +216,8 @@ def test_loras_of_t5_and_qwen_act_as_if_merged_and_are_taken_back(
     cfg = settings(base, name)
     pipeline = Pipeline.open(cfg, [choices, ()], [PROMPT], notes)
     drawn = [draw(pipeline, each).tobytes() for each in (choices, (), choices)]
-    encoded = pipeline.prompts.encode(PROMPT.prompt, 16, choices)["prompt_embeds"]
-    plain = pipeline.prompts.encode(PROMPT.prompt, 16, ())["prompt_embeds"]
+    encoded = pipeline.prompts.encode(Words(PROMPT.prompt, 16), choices)["prompt_embeds"]
+    plain = pipeline.prompts.encode(Words(PROMPT.prompt, 16), ())["prompt_embeds"]
     pipeline.close()
     assert drawn[0] == drawn[2] != drawn[1] and not notes.said and pipeline.text_room.rank == 4
     assert fresh(cfg, choices).tobytes() == drawn[0] and fresh(cfg, ()).tobytes() == drawn[1]
@@ -274,7 +276,7 @@ def test_every_family_that_needs_a_prompt_alone_draws(
     cfg = settings(base, name, compile=compiled)
     pipeline = Pipeline.open(cfg, [(LoraChoice(path=path),), ()], [PROMPT], Silent())
     prompt = PROMPT.model_copy(update={"width": 128, "true_cfg_scale": 2.0, "negative_prompt": "a dot"})
-    drawn = [pipeline.draw(prompt, choices, Silent()) for choices in ((LoraChoice(path=path),), ())]
+    drawn = [to_picture(pipeline.draw(prompt, choices, Silent())) for choices in ((LoraChoice(path=path),), ())]
     graphs = pipeline.stats().graphs
     # other sizes, standing and square, need no graph more and break none
     for size in ((64, 128), (128, 128)):

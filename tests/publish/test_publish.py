@@ -63,8 +63,8 @@ def test_the_folder_loads_in_diffusers_and_names_no_place_of_this_machine(
     out = tmp_path / "out"
     line = [str(run.path), "--out", str(out), "--license", "apache-2.0", "--base-model", "someone/tiny-flux"]
     assert main([*line, "--trigger", "sks ring", "--title", "Rings"]) == 0
-    told = capsys.readouterr().out
-    assert "load check: It was read back: 34 layers of the base model" in told and "to be stated" not in told
+    output = capsys.readouterr().out
+    assert "load check: It was read back: 34 layers of the base model" in output and "to be stated" not in output
     assert sorted(path.name for path in out.iterdir()) == ["README.md", "samples.png", "tiny.png", "tiny.safetensors"]
     for path in out.iterdir():
         data = path.read_bytes()

@@ -232,24 +232,24 @@ def test_the_terminal_says_what_it_does(tmp_path: Path, tiny_flux: Path, image_f
     path = tmp_path / "fox.toml"
     toml_io.dump(config(tiny_flux, image_folder, tmp_path, saving={"output_name": "fox"}), path)
 
-    def said(*words: str) -> tuple[int, str]:
+    def answer_of(*words: str) -> tuple[int, str]:
         console = Console(file=io.StringIO(), width=200, highlight=False)
         return cli.main(["--data", str(tmp_path), *words], console), console.file.getvalue()
 
-    assert "empty" in said()[1]
-    code, text = said("add", str(path), str(path), "--gpu", "0")
+    assert "empty" in answer_of()[1]
+    code, text = answer_of("add", str(path), str(path), "--gpu", "0")
     assert code == 0 and text.count("Added fox") == 2
-    assert said("skip", "fox")[0] == 2, "two have that name"
-    rows = json.loads(said("--json")[1])["entries"]
-    code, text = said("skip", rows[1]["id"][-6:])
+    assert answer_of("skip", "fox")[0] == 2, "two have that name"
+    rows = json.loads(answer_of("--json")[1])["entries"]
+    code, text = answer_of("skip", rows[1]["id"][-6:])
     assert code == 0 and "skipped" in text and "paused" in text
-    assert said("up", "nothing")[0] == 2
+    assert answer_of("up", "nothing")[0] == 2
     bad = tmp_path / "bad.toml"
     toml_io.dump(config(tiny_flux, tmp_path / "nowhere", tmp_path), bad)
-    code, text = said("add", str(bad))
+    code, text = answer_of("add", str(bad))
     assert code == 1 and "there is no folder" in text
-    assert said("clear")[0] == 0 and len(json.loads(said("--json")[1])["entries"]) == 1
-    assert "MONOTILE_STATE" in said("notify", "mail", "-s", "done")[1]
+    assert answer_of("clear")[0] == 0 and len(json.loads(answer_of("--json")[1])["entries"]) == 1
+    assert "MONOTILE_STATE" in answer_of("notify", "mail", "-s", "done")[1]
     assert QueueFolder.of_page(tmp_path / "page").command() == ["mail", "-s", "done"]
 
 

@@ -27,13 +27,13 @@ def main() -> int:
     load.add_argument("--steps", type=int, default=500_000, help="rows of the long run (default: 500,000)")
     load.add_argument("--tabs", type=int, default=3, help="open pages (default: 3)")
     load.add_argument("--seconds", type=float, default=60.0, help="how long is measured (default: 60)")
-    given = parser.parse_args()
+    options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     log.setLevel(logging.INFO)
-    if given.part == "damage":
+    if options.part == "damage":
         logging.getLogger("backend").setLevel(logging.ERROR)
-        return int(any(tally.wrong for tally in damage.measure(given.cycles, given.seed)))
-    measured = page_load.measure(given.steps, given.tabs, given.seconds)
+        return int(any(tally.wrong for tally in damage.measure(options.cycles, options.seed)))
+    measured = page_load.measure(options.steps, options.tabs, options.seconds)
     log.info(measured.sentence())
     return int(measured.cpu_share > _MOST_CPU or bool(measured.errors))
 

@@ -54,8 +54,8 @@ def eventually(condition: Callable[[], object], what: str) -> object:
     """Wait for `condition`; TimeoutError with its words when it does not come."""
     until = time.monotonic() + _LIMIT_S
     while time.monotonic() < until:
-        if found := condition():
-            return found
+        if value := condition():
+            return value
         time.sleep(0.02)
     raise TimeoutError(what)
 

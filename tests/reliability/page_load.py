@@ -79,8 +79,8 @@ class Tab:
 
     def get(self, path: str, **query: object) -> dict[str, Any]:
         begun = time.monotonic()
-        given = urlencode({name: value for name, value in query.items() if value is not None})
-        self._connection.request("GET", f"/{path}?{given}")
+        query_string = urlencode({name: value for name, value in query.items() if value is not None})
+        self._connection.request("GET", f"/{path}?{query_string}")
         body = self._connection.getresponse().read()
         self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
         self.requests += 1

@@ -7,13 +7,14 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from backend.runs.cli import main
 from backend.runs.events import EventWriter
-from backend.runs.events.kinds import DoneEvent, ErrorEvent, WarningEvent
+from backend.runs.events.kinds import AttentionEvent, CudaGraphsEvent, DoneEvent, ErrorEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.training.terminal import event_line
 from tests.tiny.runs import ROOT, eventually, start
@@ -47,6 +48,15 @@ def test_no_runs_yet(tell, runs_root):
     assert json.loads(tell("status", "--json")[1]) == []
     code, text = tell("stop", "nothing")
     assert code == 2 and "There is no run named 'nothing'. There are no runs in" in text
+
+
+def test_a_terminal_tells_what_was_measured():
+    measured = AttentionEvent(route="flex", how="measured", milliseconds={"sdpa": 2.25, "flex": 2.09})
+    assert event_line(measured) == "attention: flex, measured: sdpa 2.25 ms, flex 2.09 ms"
+    assert event_line(AttentionEvent(route="sdpa")) == ""
+    first = CudaGraphsEvent(state="recorded", shapes=1, plain_ms=620.4, replay_ms=133.8)
+    assert event_line(first) == "CUDA graphs: 134 ms a pass, 620 before"
+    assert event_line(replace(first, shapes=2)) == event_line(replace(first, plain_ms=None)) == ""
 
 
 def test_text_and_remedy_of_a_warning_are_two_sentences(tell, run):

@@ -133,18 +133,18 @@ def test_metrics_held_at_the_start_are_waited_for_and_named(run):
     MetricsWriter(run).close()
     holder = sqlite3.connect(run.metrics_path, isolation_level=None, check_same_thread=False)
     holder.execute("BEGIN EXCLUSIVE")
-    told = []
+    messages = []
     timer = threading.Timer(0.5, holder.execute, ("ROLLBACK",))
     timer.start()
-    with MetricsWriter(run, generation=1, tell=lambda *words: told.append(words)) as writer:
+    with MetricsWriter(run, generation=1, tell=lambda *words: messages.append(words)) as writer:
         writer.add(1, loss=1.0)
     timer.join()
     assert MetricsReader(run).count() == 1
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(WriteFailed, match="in use by another program. Close the program that has it open"):
-        MetricsWriter(run, generation=2, tell=lambda *words: told.append(words), wait_s=0.1)
+        MetricsWriter(run, generation=2, tell=lambda *words: messages.append(words), wait_s=0.1)
     holder.close()
-    assert told and "in use by another program" in told[-1][0] and "waits" in told[-1][1]
+    assert messages and "in use by another program" in messages[-1][0] and "waits" in messages[-1][1]
 
 
 def damage_the_middle(path):
@@ -164,20 +164,20 @@ def test_damage_in_the_middle_is_noticed_and_costs_only_itself(run):
         for step in range(1, 3001):
             writer.add(step, loss=float(step))
     damage_the_middle(run.metrics_path)
-    told = []
-    with MetricsWriter(run, generation=1, start_step=2990, tell=lambda *words: told.append(words)) as writer:
+    messages = []
+    with MetricsWriter(run, generation=1, start_step=2990, tell=lambda *words: messages.append(words)) as writer:
         writer.add(2991, loss=2991.0)
     rows = MetricsReader(run).tail(LONG)
     assert 2500 < len(rows) < 2991 and all(row["loss"] == row["step"] for row in rows)
     assert (rows[0]["step"], rows[-1]["step"], rows[-1]["generation"]) == (1, 2991, 1)
-    (words,) = told
+    (words,) = messages
     assert "was damaged" in words[0] and "are kept" in words[0] and "metrics-broken-" in words[1]
     assert len(list(run.path.glob("metrics-broken-*.sqlite"))) == 1
 
 
 def test_damage_during_a_run_is_repaired_while_it_goes_on(run):
-    told = []
-    with MetricsWriter(run, commit_every_s=0.01, tell=lambda *words: told.append(words)) as writer:
+    messages = []
+    with MetricsWriter(run, commit_every_s=0.01, tell=lambda *words: messages.append(words)) as writer:
         for step in range(1, 3001):
             writer.add(step, loss=float(step))
         assert writer.flush()
@@ -186,9 +186,9 @@ def test_damage_during_a_run_is_repaired_while_it_goes_on(run):
         with open(run.metrics_path, "r+b") as stream:
             stream.write(b"no database any more" * 50)
         writer.add(3001, loss=3001.0)
-        eventually(lambda: told, "it is told")
+        eventually(lambda: messages, "it is told")
         assert writer.flush(30)
-    assert "was damaged" in told[0][0]
+    assert "was damaged" in messages[0][0]
     assert MetricsReader(run).last()["step"] == 3001
 
 

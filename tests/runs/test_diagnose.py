@@ -158,10 +158,15 @@ KNOWN = [
 
 @pytest.mark.parametrize(("kind", "exception"), KNOWN)
 def test_known_ends_are_known(kind, exception):
-    found = diagnose("2026-01-01 10:00:00 INFO train: begin\n" + traceback_of(exception), 1)
-    assert found.kind == kind
-    assert found.text and found.cause and found.remedy and "{" not in found.text + found.cause + found.remedy
-    assert found.exception.split("\n")[0] == exception.split("\n")[0]
+    diagnosis = diagnose("2026-01-01 10:00:00 INFO train: begin\n" + traceback_of(exception), 1)
+    assert diagnosis.kind == kind
+    assert (
+        diagnosis.text
+        and diagnosis.cause
+        and diagnosis.remedy
+        and "{" not in diagnosis.text + diagnosis.cause + diagnosis.remedy
+    )
+    assert diagnosis.exception.split("\n")[0] == exception.split("\n")[0]
 
 
 def test_every_rule_is_reached_by_a_known_wording():
@@ -235,9 +240,9 @@ def test_real_errors_of_real_libraries(tmp_path):
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
     )  # fmt: skip
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) >= 10
-    assert [entry for entry in found if entry[0] != entry[1]] == []
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) >= 10
+    assert [entry for entry in rows if entry[0] != entry[1]] == []
 
 
 def test_the_cause_below_a_wrapper_is_found():
@@ -257,17 +262,17 @@ def test_the_cause_below_a_wrapper_is_found():
 
 
 def test_errors_that_speak_for_themselves_are_left_their_words():
-    found = explain(RunError("The folder X is empty.", "Choose another."))
-    assert (found.text, found.remedy) == ("The folder X is empty.", "Choose another.")
+    diagnosis = explain(RunError("The folder X is empty.", "Choose another."))
+    assert (diagnosis.text, diagnosis.remedy) == ("The folder X is empty.", "Choose another.")
     full = explain(DiskFull("No space left for X.", "Free some."))
     assert (full.kind, full.text) == ("disk_full", "No space left for X.")
 
 
 def test_an_unknown_error_is_shown_as_it_is():
-    found = diagnose(traceback_of("pkg.OddError: something odd\nin two lines"), 1)
-    assert found.kind == "unknown" and "pkg.OddError: something odd" in found.text
-    assert found.exception == "pkg.OddError: something odd\nin two lines"
-    assert "log.txt" in found.remedy
+    diagnosis = diagnose(traceback_of("pkg.OddError: something odd\nin two lines"), 1)
+    assert diagnosis.kind == "unknown" and "pkg.OddError: something odd" in diagnosis.text
+    assert diagnosis.exception == "pkg.OddError: something odd\nin two lines"
+    assert "log.txt" in diagnosis.remedy
     assert explain(KeyError("x")).text.endswith("KeyError: 'x'")
 
 
@@ -280,8 +285,8 @@ def test_an_unknown_error_is_shown_as_it_is():
     ],
 )  # fmt: skip
 def test_exit_codes_of_both_systems(code, kind):
-    found = diagnose("2026-01-01 10:00:00 INFO train: step 5\n", code)
-    assert found.kind == kind and found.text and found.cause and found.remedy
+    diagnosis = diagnose("2026-01-01 10:00:00 INFO train: step 5\n", code)
+    assert diagnosis.kind == kind and diagnosis.text and diagnosis.cause and diagnosis.remedy
 
 
 def test_an_error_that_was_survived_is_not_what_killed_it():
@@ -295,8 +300,8 @@ def test_an_error_that_was_survived_is_not_what_killed_it():
 
 def test_a_crash_tells_the_fault_handler_s_words():
     log = 'Fatal Python error: Segmentation fault\n\nCurrent thread 0x0 (most recent call first):\n  File "x.py"'
-    found = diagnose(log, -11)
-    assert (found.kind, found.exception) == ("crash", "Fatal Python error: Segmentation fault")
+    diagnosis = diagnose(log, -11)
+    assert (diagnosis.kind, diagnosis.exception) == ("crash", "Fatal Python error: Segmentation fault")
 
 
 def test_a_log_without_a_traceback():
@@ -318,6 +323,6 @@ def test_the_last_traceback_counts_and_its_message_ends_where_the_log_goes_on():
 
 
 def test_secrets_are_not_told_again():
-    found = diagnose(traceback_of("ValueError: bad token hf_abcdefghijklmnopqrstuvwxyz"), 1)
-    assert "hf_abc" not in repr(found) and "[hidden]" in found.exception
+    diagnosis = diagnose(traceback_of("ValueError: bad token hf_abcdefghijklmnopqrstuvwxyz"), 1)
+    assert "hf_abc" not in repr(diagnosis) and "[hidden]" in diagnosis.exception
     assert "hf_abc" not in repr(explain(ValueError("hf_abcdefghijklmnopqrstuvwxyz")))

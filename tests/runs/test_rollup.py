@@ -78,7 +78,7 @@ def test_a_long_run_is_read_once(run, monkeypatch):
     _, mark = rollup.series(100)
     asked = []
     buckets = rollup.reader.buckets
-    monkeypatch.setattr(rollup.reader, "buckets", lambda *given: asked.append(given[:2]) or buckets(*given))
+    monkeypatch.setattr(rollup.reader, "buckets", lambda *arguments: asked.append(arguments[:2]) or buckets(*arguments))
     with MetricsWriter(run, generation=0, start_step=20_000) as writer:
         writer.add(20_001, loss=3.0)
         writer.flush()

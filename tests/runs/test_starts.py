@@ -121,10 +121,10 @@ def test_two_runs_at_once_from_two_programs_share_no_gpu(runs_root):
     for program in programs:
         program.stdin.write("go\n")
         program.stdin.flush()
-    said = [program.communicate(timeout=60)[0].strip() for program in programs]
-    assert said.count("started") == 1, said
-    assert all("is still running" in text and "Stop it first" in text for text in said if text != "started")
-    winner = runs[said.index("started")]
+    outputs = [program.communicate(timeout=60)[0].strip() for program in programs]
+    assert outputs.count("started") == 1, outputs
+    assert all("is still running" in text and "Stop it first" in text for text in outputs if text != "started")
+    winner = runs[outputs.index("started")]
     assert [run for run in runs if run.is_at_work()] == [winner]
     supervise.stop(winner, say=lambda _: None)
 

@@ -65,11 +65,11 @@ def test_r1_a_trainer_that_hears_nothing_is_ended_with_all_its_helpers(run):
     eventually((run.path / "pids").exists, "the helpers are there")
     pids = [int(word) for word in (run.path / "pids").read_text().split()]
     assert all(map(alive, pids)) and os.getsid(pids[1]) == pids[0] and os.getsid(pids[2]) == pids[2]
-    said = []
-    result = supervise.stop(run, grace_s=0.2, ladder=QUICK, say=said.append)
+    lines = []
+    result = supervise.stop(run, grace_s=0.2, ladder=QUICK, say=lines.append)
     assert result.how == "KILL" and result.survivors == ()
     assert not any(map(alive, pids))
-    assert [word for line in said for word in ("INT", "TERM", "KILL") if word in line] == ["INT", "TERM", "KILL"]
+    assert [word for line in lines for word in ("INT", "TERM", "KILL") if word in line] == ["INT", "TERM", "KILL"]
     assert "ended (KILL)" in result.sentence()
     # It was ended on purpose: that is no crash, and stays so after the exit code arrives.
     assert run.status().state == "stopped"

@@ -68,14 +68,14 @@ def test_each_route_is_attention_over_the_run(route: attention_routes.Route) -> 
     """Outputs of real queries and gradients of q, k, v against plain softmax over the run; padding gets none."""
     weight = torch.randn(3, RUNS.length, 2, 16, generator=torch.Generator().manual_seed(9))
     real = padding.key_mask(RUNS, CPU).reshape(3, -1, 1, 1)
-    wanted_in, found_in = leaves(), leaves()
+    wanted_in, own_inputs = leaves(), leaves()
     wanted = dense(*wanted_in, RUNS)
-    found = route.attend(*found_in, route.prepare(RUNS, CPU))
-    torch.testing.assert_close(torch.where(real, found, 0.0), wanted, rtol=1e-5, atol=1e-6)
-    assert torch.isfinite(found).all()
+    output = route.attend(*own_inputs, route.prepare(RUNS, CPU))
+    torch.testing.assert_close(torch.where(real, output, 0.0), wanted, rtol=1e-5, atol=1e-6)
+    assert torch.isfinite(output).all()
     (wanted * weight).sum().backward()
-    (torch.where(real, found, 0.0) * weight).sum().backward()
-    for got, want in zip(found_in, wanted_in, strict=True):
+    (torch.where(real, output, 0.0) * weight).sum().backward()
+    for got, want in zip(own_inputs, wanted_in, strict=True):
         torch.testing.assert_close(got.grad, want.grad, rtol=1e-5, atol=1e-6)
 
 

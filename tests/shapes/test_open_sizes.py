@@ -29,11 +29,11 @@ def open_route() -> attention_routes.Route:
 
 def test_unpadded_rows_of_open_sizes_are_plain_attention() -> None:
     """Through our operator, to keys of another number too (text of a UNet), outputs and gradients."""
-    route, found = open_route(), leaves(20)
-    wanted = [x.detach().clone().requires_grad_() for x in found]
-    for (q, k, v), attend in ((found, route.plain), (wanted, attention_routes.plain_attention)):
+    route, tensors = open_route(), leaves(20)
+    wanted = [x.detach().clone().requires_grad_() for x in tensors]
+    for (q, k, v), attend in ((tensors, route.plain), (wanted, attention_routes.plain_attention)):
         attend(q, k[:, :5], v[:, :5]).square().sum().backward()
-    for got, want in zip(found, wanted, strict=True):
+    for got, want in zip(tensors, wanted, strict=True):
         torch.testing.assert_close(got.grad, want.grad, rtol=1e-5, atol=1e-6)
     odd = leaves(20, width=12)
     torch.testing.assert_close(route.plain(*odd), attention_routes.plain_attention(*odd), rtol=0, atol=0)
@@ -44,10 +44,10 @@ def test_graphs_of_open_sizes_are_not_guarded_by_attention(monkeypatch: pytest.M
     """On a card inductor asks whether rows of SDPA's lse are a multiple of 8 long: here the CPU's kernel is asked."""
     from torch._inductor import lowering
 
-    def asked(node: object, *given: Any, **named: Any) -> Any:
-        rows = given[5].get_size()[-1]
+    def asked(node: object, *arguments: Any, **named: Any) -> Any:
+        rows = arguments[5].get_size()[-1]
         V.graph.sizevars.guard_or_false(sympy.Eq(Mod(rows, 8), 0))
-        return usual(node, *given, **named)
+        return usual(node, *arguments, **named)
 
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     usual = lowering._maybe_layout_constraints[kernel]
@@ -56,12 +56,12 @@ def test_graphs_of_open_sizes_are_not_guarded_by_attention(monkeypatch: pytest.M
     for attend in (attention_routes.plain_attention, open_route().plain):
         torch._dynamo.reset()
         counting = Telemetry().start()
-        compiled = torch.compile(lambda *given, attend=attend: attend(*given))
+        compiled = torch.compile(lambda *arguments, attend=attend: attend(*arguments))
         for tokens in (64, 68, 72):
-            given = leaves(tokens)
-            for each in given:
+            tensors = leaves(tokens)
+            for each in tensors:
                 torch._dynamo.mark_dynamic(each, 1)
-            compiled(*given).sum().backward()
+            compiled(*tensors).sum().backward()
         graphs.append(counting.poll().graphs)
         counting.stop()
     assert graphs == [2, 1], "SDPA's own, ours"

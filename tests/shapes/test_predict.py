@@ -122,9 +122,9 @@ def test_sampling_sigmas_are_the_pipelines(tiny_flux, steps: int, tokens: int) -
         tokens, config.base_image_seq_len, config.max_image_seq_len, config.base_shift, config.max_shift
     )
     retrieve_timesteps(scheduler, steps, "cpu", sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)
-    found = sampling_sigmas(steps, tokens, tiny_flux)
-    assert len(found) == steps + 1 and found[-1] == 0.0 and found == sorted(found, reverse=True)
-    assert found == pytest.approx(scheduler.sigmas.tolist(), abs=1e-6)
+    levels = sampling_sigmas(steps, tokens, tiny_flux)
+    assert len(levels) == steps + 1 and levels[-1] == 0.0 and levels == sorted(levels, reverse=True)
+    assert levels == pytest.approx(scheduler.sigmas.tolist(), abs=1e-6)
 
 
 def test_fixed_shift_schedule(tiny_flux, tmp_path) -> None:

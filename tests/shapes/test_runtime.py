@@ -96,12 +96,12 @@ def test_waits_are_counted_on_some_steps_and_told_for_those_between() -> None:
     from backend.compile.device_syncs import SyncSampler
 
     sampler = SyncSampler(torch.device("cuda"))
-    value, told = torch.ones(1, device="cuda"), []
+    value, messages = torch.ones(1, device="cuda"), []
     for _ in range(SyncSampler.FIRST + 2):
         sampler.begin()
         value.item()
-        told.append(sampler.end())
-    assert told == [None] * (SyncSampler.FIRST - 1) + [1, 1, 1]
+        messages.append(sampler.end())
+    assert messages == [None] * (SyncSampler.FIRST - 1) + [1, 1, 1]
     assert torch.cuda.get_sync_debug_mode() == 0
 
 

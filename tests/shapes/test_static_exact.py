@@ -52,10 +52,10 @@ def test_padded_equals_unpadded_with_checkpointing(
     wanted = reference(checkpointed, batch)
     calls = []
     hook = checkpointed.transformer_blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
-    found = run(checkpointed, batch, static(route))
+    output = run(checkpointed, batch, static(route))
     hook.remove()
     assert len(calls) == 2, "the block was not computed again in the backward pass"
-    assert_equal_runs(found, wanted)
+    assert_equal_runs(output, wanted)
 
 
 def test_garbage_reaches_the_padding_and_changes_nothing_real(model: torch.nn.Module) -> None:
@@ -82,8 +82,8 @@ def test_without_the_mask_padding_leaks(model: torch.nn.Module) -> None:
 
     shapes = static(Unmasked())
     shapes.pad_fill = 0.0
-    found, wanted = run(model, batch, shapes), reference(model, batch)
-    assert relative(found[0][0], wanted[0][0]) > 1e-3
+    padded, wanted = run(model, batch, shapes), reference(model, batch)
+    assert relative(padded[0][0], wanted[0][0]) > 1e-3
 
 
 def test_mixed_aspect_ratios_of_one_token_count(model: torch.nn.Module) -> None:

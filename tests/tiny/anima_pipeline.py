@@ -60,7 +60,7 @@ def published(transformer: dict[str, Tensor], conditioner: dict[str, Tensor], ro
         "norm_out.linear_2": "final_layer.adaln_modulation.2",
         "proj_out": "final_layer.linear",
     }
-    found = {}
+    tensors = {}
     for name, value in transformer.items():
         path = name.removesuffix(".weight")
         if path not in whole:
@@ -76,5 +76,5 @@ def published(transformer: dict[str, Tensor], conditioner: dict[str, Tensor], ro
             new = f"blocks.{number}.{end}"
         else:
             new = whole[path]
-        found[f"{root}{new}.weight"] = value
-    return found | {f"{root}llm_adapter.{name}": value for name, value in conditioner.items()}
+        tensors[f"{root}{new}.weight"] = value
+    return tensors | {f"{root}llm_adapter.{name}": value for name, value in conditioner.items()}

@@ -80,12 +80,12 @@ def planned_graphs_are_observed(
 
 
 def compiled_and_checkpointed_equal_eager(subject: Subject) -> None:
-    """Through the compiler's autograd, every way of checkpointing, three rows of mixed sizes."""
+    """Through the compiler's autograd, every way of checkpointing, three rows of mixed sizes; one graph a class."""
     batch = subject.make_batch(SIZES[:3], subject.lengths[:3])
     shapes = ShapeRuntime("static", 32, BUCKETS, subject.room, route_of("sink"))
     model, recorded = subject.model(), []
     # what takes the place of a recorder is asked to run the family's core, whole
-    model._monotile_recorder = lambda function, *given: recorded.append(function) or function(*given)
+    model._monotile_recorder = lambda function, *arguments: recorded.append(function) or function(*arguments)
     wanted = subject.ours(model, batch, shapes)
     assert recorded and set(recorded) == {model.core}
     for kind in checkpointing.KINDS:
@@ -94,5 +94,9 @@ def compiled_and_checkpointed_equal_eager(subject: Subject) -> None:
         if offload is not None:
             offload.smallest = 0
         torch.testing.assert_close(subject.ours(model, batch, shapes), wanted, rtol=1e-6, atol=1e-7)
+    telemetry = Telemetry().start()
     compile_model(model, subject.lists(model), backend="aot_eager", fullgraph=True, dynamic="false", checkpointing=True)
     torch.testing.assert_close(subject.ours(model, batch, shapes), wanted, rtol=1e-5, atol=1e-6)
+    stats = telemetry.poll()
+    telemetry.stop()
+    assert (stats.graphs, stats.recompiles, stats.breaks) == (len(subject.classes), 0, 0), stats

@@ -20,25 +20,25 @@ def published(names: Iterable[str]) -> set[str]:
 
 def flux(double: int, single: int) -> set[str]:
     """FLUX with so many blocks, by its published names and by diffusers'."""
-    found, ours = [], []
+    layers, ours = [], []
     for n in range(double):
         for side in ("img", "txt"):
-            found += [f"double_blocks.{n}.{side}_{part}" for part in ("mod.lin", "attn.qkv", "attn.proj")]
-            found += [f"double_blocks.{n}.{side}_mlp.{layer}" for layer in (0, 2)]
+            layers += [f"double_blocks.{n}.{side}_{part}" for part in ("mod.lin", "attn.qkv", "attn.proj")]
+            layers += [f"double_blocks.{n}.{side}_mlp.{layer}" for layer in (0, 2)]
         names = ["to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"]
         ours += [f"transformer_blocks.{n}.attn.{name}" for name in names]
         ours += [f"transformer_blocks.{n}.{name}.linear" for name in ("norm1", "norm1_context")]
         ours += [f"transformer_blocks.{n}.{f}.net.{layer}" for f in ("ff", "ff_context") for layer in ("0.proj", "2")]
     for n in range(single):
-        found += [f"single_blocks.{n}.{name}" for name in ("modulation.lin", "linear1", "linear2")]
+        layers += [f"single_blocks.{n}.{name}" for name in ("modulation.lin", "linear1", "linear2")]
         names = ["attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp", "proj_out", "norm.linear"]
         ours += [f"single_transformer_blocks.{n}.{name}" for name in names]
-    found += ["img_in", "txt_in", "final_layer.linear", "final_layer.adaLN_modulation.1"]
+    layers += ["img_in", "txt_in", "final_layer.linear", "final_layer.adaLN_modulation.1"]
     for theirs, name in (("time", "timestep"), ("vector", "text"), ("guidance", "guidance")):
-        found += [f"{theirs}_in.{layer}" for layer in ("in_layer", "out_layer")]
+        layers += [f"{theirs}_in.{layer}" for layer in ("in_layer", "out_layer")]
         ours += [f"time_text_embed.{name}_embedder.linear_{layer}" for layer in (1, 2)]
     ours += ["x_embedder", "context_embedder", "proj_out", "norm_out.linear"]
-    return published(f"{name}.weight" for name in found) | {
+    return published(f"{name}.weight" for name in layers) | {
         prefix + spelled
         for name in ours
         for prefix, spelled in (("transformer.", name), ("lycoris_", name.replace(".", "_")))
@@ -69,17 +69,17 @@ def unet(attentions: dict[str, int], layers: dict[str, int], samplers: Iterable[
 
     samplers: places of what changes the size ("down_blocks.0.downsamplers.0").
     """
-    found = ["time_embedding.linear_1", "time_embedding.linear_2", "add_embedding.linear_1", "add_embedding.linear_2"]
+    result = ["time_embedding.linear_1", "time_embedding.linear_2", "add_embedding.linear_1", "add_embedding.linear_2"]
     for place, depth in attentions.items():
-        found += [f"{place}.proj_in", f"{place}.proj_out"]
+        result += [f"{place}.proj_in", f"{place}.proj_out"]
         for n in range(depth):
             inside = f"{place}.transformer_blocks.{n}"
-            found += [
+            result += [
                 f"{inside}.{a}.{name}" for a in ("attn1", "attn2") for name in ("to_q", "to_k", "to_v", "to_out.0")
             ]
-            found += [f"{inside}.ff.net.0.proj", f"{inside}.ff.net.2"]
+            result += [f"{inside}.ff.net.0.proj", f"{inside}.ff.net.2"]
     for place, count in layers.items():
         names = ("conv1", "conv2", "time_emb_proj", "conv_shortcut")
-        found += [f"{place}.resnets.{n}.{name}" for n in range(count) for name in names]
-    found += ["conv_in", "conv_out", *(f"{place}.conv" for place in samplers)]
-    return {f"lora_unet_{name.replace('.', '_')}" for name in found}
+        result += [f"{place}.resnets.{n}.{name}" for n in range(count) for name in names]
+    result += ["conv_in", "conv_out", *(f"{place}.conv" for place in samplers)]
+    return {f"lora_unet_{name.replace('.', '_')}" for name in result}

@@ -36,22 +36,22 @@ def is_test(name: str, family: str) -> bool:
     if not file.is_file():
         return False
     text = file.read_text(encoding="utf-8")
-    found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == function]
-    marks = [ast.unparse(mark) for node in found for mark in node.decorator_list]
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == function]
+    marks = [ast.unparse(mark) for node in functions for mark in node.decorator_list]
     known = family == "flux" or family.removeprefix("flux_") in f"{path}\n{text.lower()}"
-    return bool(found) and known and not any("mark.gpu" in mark for mark in marks)
+    return bool(functions) and known and not any("mark.gpu" in mark for mark in marks)
 
 
 def render() -> str:
     """The page: a table of features by family, and the tests behind its numbers."""
-    said = proofs()
-    features = said["features"]
+    proven = proofs()
+    features = proven["features"]
     numbers: dict[str, int] = {}
     lines = []
     for feature, title in features.items():
         cells = []
         for family in FAMILIES:
-            cell = said.get(family, {}).get(feature, "")
+            cell = proven.get(family, {}).get(feature, "")
             if cell and not cell.startswith(_REFUSED):
                 cell = str(numbers.setdefault(cell, len(numbers) + 1))
             cells.append(cell.replace(_REFUSED, "no: "))

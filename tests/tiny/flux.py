@@ -6,6 +6,8 @@ Dimensions are small, structure is FLUX.1-dev's (guidance embedding, dynamic shi
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 from backend.bench.rehearsal.tokenizers import clip_tokenizer, t5_tokenizer
@@ -50,14 +52,9 @@ def make_tiny_flux(path: Path, double: int = 2, single: int = 2, seed: int = 0) 
     return Path(path)
 
 
-def _write(path: Path, double: int, single: int) -> None:
-    from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline
-    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, T5Config, T5EncoderModel, T5Tokenizer
+def _text_encoders(clip_words, t5_vocab: int):
+    from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
-    path.mkdir(parents=True, exist_ok=True)
-    clip_tokenizer(path / "tokenizer")
-    t5_vocab = t5_tokenizer(path / "tokenizer_2")
-    clip_words = CLIPTokenizer.from_pretrained(path / "tokenizer")
     clip = CLIPTextModel(
         CLIPTextConfig(
             vocab_size=len(clip_words),
@@ -83,6 +80,18 @@ def _write(path: Path, double: int, single: int) -> None:
             feed_forward_proj="gated-gelu",
         )
     )
+    return clip, t5
+
+
+def _write(path: Path, double: int, single: int) -> None:
+    from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline
+    from transformers import CLIPTokenizer, T5Tokenizer
+
+    path.mkdir(parents=True, exist_ok=True)
+    clip_tokenizer(path / "tokenizer")
+    t5_vocab = t5_tokenizer(path / "tokenizer_2")
+    clip_words = CLIPTokenizer.from_pretrained(path / "tokenizer")
+    clip, t5 = _text_encoders(clip_words, t5_vocab)
     vae = AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
@@ -114,3 +123,11 @@ def _write(path: Path, double: int, single: int) -> None:
         tokenizer_2=T5Tokenizer.from_pretrained(path / "tokenizer_2"),
         transformer=_denoiser(double, single),
     ).save_pretrained(path)
+
+
+def kontext_base(tiny_flux: Path, where: Path) -> Path:
+    """The tiny FLUX folder as a FLUX.1 Kontext model: the same parts under another pipeline's name."""
+    base = Path(shutil.copytree(tiny_flux, where))
+    index = base / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "FluxKontextPipeline"}))
+    return base

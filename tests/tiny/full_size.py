@@ -52,19 +52,28 @@ FILES = {
     "wan22": {"base_model": "wan2.1_t2v_14B", "vae": "wan_2.1_vae", "text_encoder": "umt5_xxl"},
     "wan22_i2v": {"base_model": "wan2.2_i2v_14B", "vae": "wan_2.1_vae", "text_encoder": "umt5_xxl"},
     "wan22_5b": {"base_model": "wan2.2_ti2v_5B", "vae": "wan2.2_vae", "text_encoder": "umt5_xxl"},
+    "wan22_5b_i2v": {"base_model": "wan2.2_ti2v_5B", "vae": "wan2.2_vae", "text_encoder": "umt5_xxl"},
+    "wan22-both": {
+        "base_model": "wan2.1_t2v_14B",
+        "transformer_2": "wan2.1_t2v_14B",
+        "vae": "wan_2.1_vae",
+        "text_encoder": "umt5_xxl",
+    },
 }
+
+FILES["framepack_f1"] = FILES["framepack"]
 
 
 def shapes(name: str) -> dict[str, list[int]]:
     """Names and shapes of a published file, its ranges written out."""
     listed = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["tensors"]
-    found: dict[str, list[int]] = {}
+    sizes: dict[str, list[int]] = {}
     for pattern, shape in listed.items():
         ranges = [range(int(low), int(high) + 1) for low, high in _RANGE.findall(pattern)]
         for numbers in itertools.product(*ranges):
             left = iter(numbers)
-            found[_RANGE.sub(lambda _, left=left: str(next(left)), pattern)] = shape
-    return found
+            sizes[_RANGE.sub(lambda _, left=left: str(next(left)), pattern)] = shape
+    return sizes
 
 
 def hollow(name: str, folder: Path) -> Path:

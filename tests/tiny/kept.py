@@ -186,8 +186,8 @@ class UnetAutocast(CudaAutocast):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func is F.scaled_dot_product_attention:
-            given = args if len(args) >= 3 else tuple((kwargs or {})[name] for name in ("query", "key", "value"))
-            low = (self._cast(value, torch.bfloat16) for value in given[:3])
+            inputs = args if len(args) >= 3 else tuple((kwargs or {})[name] for name in ("query", "key", "value"))
+            low = (self._cast(value, torch.bfloat16) for value in inputs[:3])
             return torch.ops.aten._scaled_dot_product_flash_attention(*low)[0]
         return super().__torch_function__(func, types, args, kwargs)
 
@@ -254,9 +254,9 @@ class _Again(Recompute):
     def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         calls = itertools.count()
 
-        def cast(*given: Any, **more: Any) -> Any:
+        def cast(*arguments: Any, **more: Any) -> Any:
             with UnetAutocast() if next(calls) else contextlib.nullcontext():
-                return function(*given, **more)
+                return function(*arguments, **more)
 
         return checkpoint(cast, *arguments, use_reentrant=False, preserve_rng_state=False, **named)
 

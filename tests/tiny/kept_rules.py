@@ -38,6 +38,8 @@ KEPT: list[Values] = [
     {"compile.compile_scope": "model", "training.gradient_checkpointing": False},
     {"compile.compile_dynamic": "true", "compile.shape_mode": "off"},
     {"memory.base_compute": "fp8"},
+    {"memory.base_compute": "fp8", "memory.base_products": "fast"},
+    {"memory.base_compute": "int8", "memory.base_products": "small", "memory.blocks_to_swap": 3},
     {"memory.base_compute": "int8", "memory.base_quantization": "int8"},
     {"sampling.prompts": [{"prompt": "y", "negative_prompt": "z", "true_cfg_scale": 3.0}]},
     {"validation.validate_every_n_steps": 10, "dataset.validation_split": 0.1},

@@ -59,31 +59,31 @@ def a1111(published: Shapes, names: Iterable[str]) -> dict[str, str | None]:
     is replaced. Forge has ComfyUI's key map.
     """
     known = {f"diffusion_model_{path.replace('.', '_')}": path for path in modules(published)}
-    return {name: _found(known, name) for name in names}
+    return {name: _module_of(known, name) for name in names}
 
 
-def _found(known: Mapping[str, str], name: str) -> str | None:
+def _module_of(known: Mapping[str, str], name: str) -> str | None:
     return known.get(_compvis(name)) or known.get(name.replace("lora_unet", "diffusion_model"))
 
 
 def _compvis(name: str) -> str:
-    if found := re.match(r"lora_unet_conv_in(.*)", name):
-        return f"diffusion_model_input_blocks_0_0{found[1]}"
-    if found := re.match(r"lora_unet_conv_out(.*)", name):
-        return f"diffusion_model_out_2{found[1]}"
-    if found := re.match(r"lora_unet_time_embedding_linear_(\d+)(.*)", name):
-        return f"diffusion_model_time_embed_{int(found[1]) * 2 - 2}{found[2]}"
-    if found := re.match(r"lora_unet_(down|up)_blocks_(\d+)_(attentions|resnets)_(\d+)_(.+)", name):
-        down, layer = found[1] == "down", int(found[2]) * 3 + int(found[4])
+    if match := re.match(r"lora_unet_conv_in(.*)", name):
+        return f"diffusion_model_input_blocks_0_0{match[1]}"
+    if match := re.match(r"lora_unet_conv_out(.*)", name):
+        return f"diffusion_model_out_2{match[1]}"
+    if match := re.match(r"lora_unet_time_embedding_linear_(\d+)(.*)", name):
+        return f"diffusion_model_time_embed_{int(match[1]) * 2 - 2}{match[2]}"
+    if match := re.match(r"lora_unet_(down|up)_blocks_(\d+)_(attentions|resnets)_(\d+)_(.+)", name):
+        down, layer = match[1] == "down", int(match[2]) * 3 + int(match[4])
         place = f"input_blocks_{1 + layer}" if down else f"output_blocks_{layer}"
-        return f"diffusion_model_{place}_{_inner(found[3], found[5])}"
-    if found := re.match(r"lora_unet_mid_block_(attentions|resnets)_(\d+)_(.+)", name):
-        number = 1 if found[1] == "attentions" else int(found[2]) * 2
-        return f"diffusion_model_middle_block_{number}_{_inner(found[1], found[3]).partition('_')[2]}"
-    if found := re.match(r"lora_unet_down_blocks_(\d+)_downsamplers_0_conv", name):
-        return f"diffusion_model_input_blocks_{3 + int(found[1]) * 3}_0_op"
-    if found := re.match(r"lora_unet_up_blocks_(\d+)_upsamplers_0_conv", name):
-        level = int(found[1])
+        return f"diffusion_model_{place}_{_inner(match[3], match[5])}"
+    if match := re.match(r"lora_unet_mid_block_(attentions|resnets)_(\d+)_(.+)", name):
+        number = 1 if match[1] == "attentions" else int(match[2]) * 2
+        return f"diffusion_model_middle_block_{number}_{_inner(match[1], match[3]).partition('_')[2]}"
+    if match := re.match(r"lora_unet_down_blocks_(\d+)_downsamplers_0_conv", name):
+        return f"diffusion_model_input_blocks_{3 + int(match[1]) * 3}_0_op"
+    if match := re.match(r"lora_unet_up_blocks_(\d+)_upsamplers_0_conv", name):
+        level = int(match[1])
         return f"diffusion_model_output_blocks_{2 + level * 3}_{2 if level > 0 else 1}_conv"
     return name
 

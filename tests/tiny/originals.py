@@ -328,7 +328,7 @@ def write(path: Path, *states: Mapping[str, Tensor]) -> Path:
 
 def _numbers(state: Mapping[str, Tensor], before: str) -> list[int]:
     pattern = re.compile(re.escape(before) + r"\.(\d+)\.")
-    return sorted({int(found[1]) for name in state if (found := pattern.match(name))})
+    return sorted({int(match[1]) for name in state if (match := pattern.match(name))})
 
 
 def wan(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ def scan_of(
     validation: Mapping[str, Iterable[tuple[int, int]]] | None = None,
     repeats: int = 1,
 ) -> DatasetScan:
-    sets = {name: Scan(items_of(found, name)) for name, found in (validation or {}).items()}
+    sets = {name: Scan(items_of(sizes_of_set, name)) for name, sizes_of_set in (validation or {}).items()}
     return DatasetScan(Scan(items_of(sizes, repeats=repeats)), sets)
 
 

@@ -55,8 +55,8 @@ def write_lora(
         for parameter in model.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(seed))
     names = names_of(linear_layers(model), facts)
-    found = find_targets(model, targets or facts.default_targets)
-    lora = inject(model, found, rank=rank, alpha=alpha, dropout=0.0, seed=seed, kind=kind)
+    layers = find_targets(model, targets or facts.default_targets)
+    lora = inject(model, layers, rank=rank, alpha=alpha, dropout=0.0, seed=seed, kind=kind)
     if text:
         files = BaseModelFiles.at(base)
         module, idle = load_family(name).load_text(files, LoadOptions(torch.float32, torch.device("cpu"))).trained()

@@ -15,10 +15,10 @@ def golden(name: str) -> dict[str, tuple[str, tuple[int, ...]]]:
     ]
     out = {}
     for key, shape in listed.items():
-        found = re.search(r"\{(\d+)-(\d+)\}", key)
-        numbers = range(int(found[1]), int(found[2]) + 1) if found else [None]
+        match = re.search(r"\{(\d+)-(\d+)\}", key)
+        numbers = range(int(match[1]), int(match[2]) + 1) if match else [None]
         for number in numbers:
-            name = key if found is None else key[: found.start()] + str(number) + key[found.end() :]
+            name = key if match is None else key[: match.start()] + str(number) + key[match.end() :]
             out[name] = ("BF16", tuple(shape))
     return out
 

@@ -41,11 +41,11 @@ def pipeline_of(base: Path, kind: type[DiffusionPipeline] = QwenImageEditPipelin
     pipeline.set_progress_bar_config(disable=True)
     plain = pipeline.text_encoder.forward
 
-    def told(input_ids: Tensor, **given: Any) -> Any:
+    def with_kinds(input_ids: Tensor, **arguments: Any) -> Any:
         kinds = torch.tensor(processor.create_mm_token_type_ids(input_ids.tolist()))
-        return plain(input_ids=input_ids, mm_token_type_ids=kinds, **given)
+        return plain(input_ids=input_ids, mm_token_type_ids=kinds, **arguments)
 
-    pipeline.text_encoder.forward = told
+    pipeline.text_encoder.forward = with_kinds
     return pipeline
 
 
@@ -75,7 +75,7 @@ def theirs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], dict[str, Tens
 
 def settings(base: Path, images: Path, control: Path, where: Path, **changes: dict) -> Config:
     folders = {"folders": [{"path": str(images), "control_path": str(control)}], "validation_split": 0.25}
-    given = {section: dict(values) for section, values in changes.items()}
-    given["model"] = {"family": "qwen_image_edit"} | given.get("model", {})
-    given["dataset"] = folders | given.get("dataset", {})
-    return plain_settings(base, images, where, **given)
+    sections = {section: dict(values) for section, values in changes.items()}
+    sections["model"] = {"family": "qwen_image_edit"} | sections.get("model", {})
+    sections["dataset"] = folders | sections.get("dataset", {})
+    return plain_settings(base, images, where, **sections)

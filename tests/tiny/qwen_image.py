@@ -50,9 +50,9 @@ def make_tiny_qwen_edit(plain: Path, path: Path) -> Path:
 def make_tiny_qwen_edit_plus(edit: Path, path: Path) -> Path:
     """The pipeline in `edit` as a Qwen-Image-Edit-2511 in `path`: the same parts, and two places say so."""
     shutil.copytree(edit, path, dirs_exist_ok=True)
-    said = {"model_index.json": {"_class_name": "QwenImageEditPlusPipeline"}}
-    said |= {"transformer/config.json": {"zero_cond_t": True}}
-    for name, values in said.items():
+    configs = {"model_index.json": {"_class_name": "QwenImageEditPlusPipeline"}}
+    configs |= {"transformer/config.json": {"zero_cond_t": True}}
+    for name, values in configs.items():
         (path / name).write_text(json.dumps(json.loads((path / name).read_text()) | values))
     return path
 

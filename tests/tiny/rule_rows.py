@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.tiny.caption_rule_rows import CAPTION_ROWS
 from tests.tiny.full_rule_rows import FULL_ROWS
 from tests.tiny.rule_values import (
     AVERAGED,
@@ -18,22 +19,10 @@ from tests.tiny.rule_values import (
     Values,
 )
 
-# (values, where the problem is shown, the package), where no optional package is installed
-WITHOUT_PACKAGES: list[tuple[Values, str, str]] = [
-    ({"memory.base_quantization": "nf4"}, "memory.base_quantization", "bitsandbytes"),
-    ({"memory.text_encoder_quantization": "nf4"}, "memory.text_encoder_quantization", "bitsandbytes"),
-    ({"optimizer.optimizer": "paged_lion8bit"}, "optimizer.optimizer", "bitsandbytes"),
-    ({"optimizer.optimizer": "came"}, "optimizer.optimizer", "pytorch_optimizer"),
-    ({"optimizer.optimizer": "pytorch_optimizer.SM3"}, "optimizer.optimizer", "pytorch_optimizer"),
-    ({"compile.attention": "flash2"}, "compile.attention", "flash_attn"),
-    ({"compile.attention": "fa3"}, "compile.attention", "flash_attn_interface"),
-    ({"compile.attention": "fa4"}, "compile.attention", "flash_attn.cute"),
-    ({"logging.tensorboard": True}, "logging.tensorboard", "tensorboard"),
-]
-
 # (values, where the problem is shown, a word of it), at least one for each rule; more values keep other rules quiet
 BROKEN: list[tuple[Values, str, str]] = [
     *FULL_ROWS,
+    *CAPTION_ROWS,
     *(
         ({**BOTH, **values}, f"saving.{name}", "takes one LoRA file")
         for name, values in (
@@ -175,6 +164,11 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"dataset.folders": [{"path": "a"}, {"path": "b"}, {"path": "./a"}]}, "dataset.folders[2].path", "already"),
     ({"dataset.caption_dropout_rate": 1.0}, "dataset.caption_dropout_rate", "every caption"),
     ({"dataset.caption_dropout_every_n_epochs": 1}, "dataset.caption_dropout_rate", "every caption"),
+    (
+        {"dataset.folders": [{"path": "a"}, {"path": "b", "is_reg": True, "class_images": 9}]},
+        "dataset.folders[1].class_images",
+        "from its caption",
+    ),
     ({"dataset.folders": [{"path": "a", "is_reg": True}]}, "dataset.folders", "nothing to learn"),
     ({"loss.prior_loss_weight": 0.5}, "loss.prior_loss_weight", "no folder has regularization images"),
     ({"dataset.validation_split_seed": 1}, "dataset.validation_split_seed", "no effect"),
@@ -257,6 +251,11 @@ BROKEN: list[tuple[Values, str, str]] = [
         },
         "memory.activation_memory_budget",
         "needs compile",
+    ),
+    (
+        {"memory.checkpointing_kind": "attention", "network.network_dropout": 0.1},
+        "memory.checkpointing_kind",
+        "is block here",
     ),
     (
         {"memory.activation_memory_budget": 0.5, "memory.checkpointing_kind": "block"},
@@ -345,6 +344,12 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"compile.compile_dynamic": "true", "compile.shape_mode": "dynamic"}, "compile.compile_dynamic", "no effect"),
     ({"compile.compile_profile": "balanced", "compile.compile": False}, "compile.compile_profile", "no effect"),
     ({"memory.base_compute": "int8", "memory.base_quantization": "nf4"}, "memory.base_compute", "weights in int8"),
+    ({"memory.base_products": "fast"}, "memory.base_products", "no effect"),
+    (
+        {"memory.base_products": "fast", "memory.base_compute": "fp8", "memory.blocks_to_swap": 3},
+        "memory.base_products",
+        "doubles what each swapped block",
+    ),
     (
         {"sampling.prompts": [{"prompt": "x"}, {"prompt": "y", "negative_prompt": "z"}]},
         "sampling.prompts[1].negative_prompt",

@@ -36,3 +36,16 @@ UNPAIRED = {
 VALIDATED = {"validation.validate_every_n_steps": 10, "dataset.validation_split": 0.1}
 AVERAGED = {"saving.average_checkpoints": 2, "saving.save_every_n_steps": 2}
 FULL = {"training.kind": "full"}
+
+# (values, where the problem is shown, the package), where no optional package is installed
+WITHOUT_PACKAGES: list[tuple[Values, str, str]] = [
+    ({"memory.base_quantization": "nf4"}, "memory.base_quantization", "bitsandbytes"),
+    ({"memory.text_encoder_quantization": "nf4"}, "memory.text_encoder_quantization", "bitsandbytes"),
+    ({"optimizer.optimizer": "paged_lion8bit"}, "optimizer.optimizer", "bitsandbytes"),
+    ({"optimizer.optimizer": "came"}, "optimizer.optimizer", "pytorch_optimizer"),
+    ({"optimizer.optimizer": "pytorch_optimizer.SM3"}, "optimizer.optimizer", "pytorch_optimizer"),
+    ({"compile.attention": "flash2"}, "compile.attention", "flash_attn"),
+    ({"compile.attention": "fa3"}, "compile.attention", "flash_attn_interface"),
+    ({"compile.attention": "fa4"}, "compile.attention", "flash_attn.cute"),
+    ({"logging.tensorboard": True}, "logging.tensorboard", "tensorboard"),
+]

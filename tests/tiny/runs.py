@@ -43,7 +43,7 @@ def eventually(condition: Callable[[], object], what: str, limit_s: float = 60.0
     """Wait until ``condition()`` is true and return it; the limit is there only so that a failure ends."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if value := condition():
+            return value
         time.sleep(0.02)
     raise AssertionError(f"it never came to pass that {what}")

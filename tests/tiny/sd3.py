@@ -33,7 +33,7 @@ def denoiser(kind: str = "3.5-medium", latent: int = LATENT_CHANNELS, **widths: 
     from diffusers import SD3Transformer2DModel
 
     dual = (0, 1) if kind == "3.5-medium" else ()
-    given = {
+    values = {
         "attention_head_dim": HEAD_DIM,
         "num_attention_heads": HEADS,
         "joint_attention_dim": TEXT_WIDTH,
@@ -50,7 +50,7 @@ def denoiser(kind: str = "3.5-medium", latent: int = LATENT_CHANNELS, **widths: 
         pos_embed_max_size=MOST_SIDE,
         dual_attention_layers=dual,
         qk_norm=None if kind == "3-medium" else "rms_norm",
-        **given,
+        **values,
     )
 
 

@@ -105,16 +105,16 @@ def reference(model: torch.nn.Module, batch: Batch) -> tuple[list[Tensor], dict[
     return outs, total
 
 
-def relative(found: Tensor, wanted: Tensor) -> float:
+def relative(actual: Tensor, wanted: Tensor) -> float:
     """Largest error against the largest value."""
-    return ((found.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30)).item()
+    return ((actual.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30)).item()
 
 
-def assert_equal_runs(found: tuple, wanted: tuple, tolerance: float = 1e-5) -> None:
-    for got, want in zip(found[0], wanted[0], strict=True):
+def assert_equal_runs(actual: tuple, wanted: tuple, tolerance: float = 1e-5) -> None:
+    for got, want in zip(actual[0], wanted[0], strict=True):
         assert got.shape == want.shape
         assert relative(got, want) < tolerance
-    assert found[1].keys() == wanted[1].keys() and found[1]
+    assert actual[1].keys() == wanted[1].keys() and actual[1]
     for name, grad in wanted[1].items():
-        assert torch.isfinite(found[1][name]).all(), name
-        assert relative(found[1][name], grad) < tolerance, (name, relative(found[1][name], grad))
+        assert torch.isfinite(actual[1][name]).all(), name
+        assert relative(actual[1][name], grad) < tolerance, (name, relative(actual[1][name], grad))

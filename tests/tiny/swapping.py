@@ -9,10 +9,14 @@ import torch
 
 from backend.compile.model_compiler import compile_model
 from backend.compile.telemetry import CompileStats, Telemetry
+from backend.config.sections.optimizer import OptimizerSection
 from backend.memory.block_swap import BlockSwap
 from backend.memory.checkpointing import apply as checkpoint
 from backend.memory.checkpointing import set_activation_budget
+from backend.memory.exclusive_device import offloaded
 from backend.models.family_classes import load_family
+from backend.optimizers.from_settings import optimizer_of
+from backend.optimizers.tensorwise import Tensorwise
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.flux import make_tiny_denoiser
 from tests.tiny.shapes import Batch, denoiser_with_lora, make_batch
@@ -63,20 +67,27 @@ class Training:
         mode: str = "static",
         poison: bool = True,
         compiled: Sequence[str] = ("double", "single"),
+        full: str | None = None,
+        turns: bool = False,
     ) -> None:
-        """compiled: the block classes that `backend` compiles; the others stay eager."""
+        """compiled: the block classes that `backend` compiles; the others stay eager.
+
+        full: optimizer of the model's own weights, stepped in the backward pass. turns: the frozen weights leave the
+        device after each step, as for a sample that is decoded (offload by turns).
+        """
         torch._dynamo.reset()
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype, self.turns = torch.device(device), dtype, turns
         self.model = model or denoiser_with_lora(double=DOUBLE, single=SINGLE)
         for parameter in self.model.parameters():
             if not parameter.requires_grad and parameter.dtype == torch.float32:
                 parameter.data = parameter.data.to(dtype)
         lists = block_lists(self.model)
         checkpoint(self.model, "block" if checkpointing else kind)
-        self.swap = BlockSwap(self.model, lists, count, self.device, ring=ring, poison=poison) if count else None
+        how = {"ring": ring, "poison": poison, "trained": full is not None}
+        self.swap = BlockSwap(self.model, lists, count, self.device, **how) if count else None
         self.model.to(self.device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.trained, lr=0.01)
+        self.optimizer = torch.optim.AdamW(self.trained, lr=0.01) if full is None else self.fused(full)
         self.report, self.stats = None, CompileStats()
         self.backend, self.linear, self.dynamic, self.lists = backend, linear, dynamic, lists
         self.shapes = ShapeRuntime(mode, 24 if mode == "static" else None, text_length=TEXT)
@@ -90,6 +101,18 @@ class Training:
                 disable_linear=linear,
                 recompute=kind == "auto",
             )
+
+    def fused(self, name: str) -> Tensorwise:
+        """The optimizer `name` of all weights, those of swapped blocks with their state on the host."""
+        settings = OptimizerSection(optimizer=name, learning_rate=0.01)
+        keeper = None if self.swap is None else self.swap.states
+        groups = [{"params": self.trained, "lr": 0.01}]
+        return Tensorwise(lambda shadows: optimizer_of(settings, shadows), groups, fused=True, keeper=keeper)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """All weights by name, wherever they are."""
+        host = {} if self.swap is None else self.swap.on_host()
+        return {n: host.get(id(p), p.detach()).cpu() for n, p in self.model.named_parameters()}
 
     def batch(self, number: int) -> Batch:
         pair = [SIZES[number % 4], SIZES[number % 4]]
@@ -111,6 +134,9 @@ class Training:
                 number += 1
             self.optimizer.step()
             self.optimizer.zero_grad()
+            if self.turns:
+                with offloaded(self.model, self.device):
+                    assert not any(p.untyped_storage().nbytes() for p in self.model.proj_out.parameters())
             if step % validate_every == validate_every - 1:
                 losses.append(torch.tensor(self.validate()))
         self.stats = telemetry.poll()

@@ -25,22 +25,22 @@ class Tape(TorchDispatchMode):
         super().__init__()
         self.calls: list[tuple[Callable[..., Any], Any, Any, list[tuple[int, Tensor]]]] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
-        out = function(*given, **(named or {}))
-        before = {t.untyped_storage().data_ptr() for t in tree_leaves((given, named)) if isinstance(t, Tensor)}
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        out = function(*arguments, **(named or {}))
+        before = {t.untyped_storage().data_ptr() for t in tree_leaves((arguments, named)) if isinstance(t, Tensor)}
         # What is no view of an input is written there again; a view shows what its base holds.
         made = [
             (i, leaf.detach())
             for i, leaf in enumerate(tree_leaves(out))
             if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in before
         ]
-        self.calls.append((function, given, named or {}, made))
+        self.calls.append((function, arguments, named or {}, made))
         return out
 
     def replay(self) -> None:
         with torch.no_grad():
-            for function, given, named, made in self.calls:
-                out = tree_leaves(function(*given, **named))
+            for function, arguments, named, made in self.calls:
+                out = tree_leaves(function(*arguments, **named))
                 for index, place in made:
                     place.copy_(out[index])
 
@@ -58,11 +58,11 @@ class Card:
     def captured(self, pool: Any, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         tape = Tape()
         with tape:
-            given = function()
+            result = function()
         if self.breaks:
             raise RuntimeError("operation not permitted when stream is capturing\nmore of it")
         self.tapes.append(tape)
-        return tape.replay, given
+        return tape.replay, result
 
 
 @pytest.fixture

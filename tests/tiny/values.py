@@ -13,6 +13,7 @@ from backend.config.schema import SECTIONS, Config, Setting, settings
 _FORMS: dict[str, list[Any]] = {
     "dataset.max_token_length": [150, 225],
     "dataset.caption_extension": [".caption", ".tag.txt"],
+    "captions.more_caption_extensions": [".caption", ".tags"],
     "optimizer.optimizer": ["sgd", "pkg.sub.Class"],
     "optimizer.lr_scheduler": ["rex", "my_package.Schedule"],
     "compile.compile_backend": ["eager", "my-backend"],

@@ -181,7 +181,7 @@ def published(state: Mapping[str, Any], root: str = "") -> dict[str, Any]:
         "patch_embedding": "patch_embedding",
         "proj_out": "head.head",
     }
-    found = {}
+    tensors = {}
     for name, value in state.items():
         if name.endswith("scale_shift_table"):
             path = name.removesuffix("scale_shift_table")
@@ -200,8 +200,8 @@ def published(state: Mapping[str, Any], root: str = "") -> dict[str, Any]:
                 else:
                     end = {"norm2": "norm3"}[module]
                 new = f"blocks.{number}.{end}.{leaf}"
-        found[root + new] = value
-    return found
+        tensors[root + new] = value
+    return tensors
 
 
 def umt5_native(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def umt5_native(state: Mapping[str, Any]) -> dict[str, Any]:
     layers = {"SelfAttention.relative_attention_bias": "pos_embedding.embedding", "DenseReluDense.wi_0": "ffn.gate.0"}
     layers |= {"DenseReluDense.wi_1": "ffn.fc1", "DenseReluDense.wo": "ffn.fc2"}
     layers |= {f"SelfAttention.{letter}": f"attn.{letter}" for letter in "qkvo"}
-    found = {}
+    tensors = {}
     for name, value in state.items():
         if name == "encoder.embed_tokens.weight":
             continue
@@ -220,5 +220,5 @@ def umt5_native(state: Mapping[str, Any]) -> dict[str, Any]:
             _, _, number, _, at, *rest = path.split(".")
             inner = ".".join(rest)
             new = f"blocks.{number}.{f'norm{int(at) + 1}' if inner == 'layer_norm' else layers[inner]}"
-        found[f"{new}.weight"] = value
-    return found
+        tensors[f"{new}.weight"] = value
+    return tensors

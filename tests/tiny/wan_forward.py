@@ -26,10 +26,10 @@ def make_batch(sizes: list[tuple[int, ...]], lengths: list[int], seed: int = 3) 
 def make_start_batch(sizes: list[tuple[int, ...]], lengths: list[int], tokens: int = 5) -> Batch:
     """The same of a model that starts from a picture; no tokens: of one that does not read these."""
     batch, draw = make_batch(sizes, lengths), torch.Generator().manual_seed(4)
-    for latent, told in zip(batch.noisy, batch.text, strict=True):
-        told["start"] = torch.randn(LATENT_CHANNELS + 4, *latent.shape[1:], generator=draw)
+    for latent, text in zip(batch.noisy, batch.text, strict=True):
+        text["start"] = torch.randn(LATENT_CHANNELS + 4, *latent.shape[1:], generator=draw)
         if tokens:
-            told["image_embeds"] = torch.randn(tokens, VISION_WIDTH, generator=draw)
+            text["image_embeds"] = torch.randn(tokens, VISION_WIDTH, generator=draw)
     return batch
 
 

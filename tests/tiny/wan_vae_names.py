@@ -10,7 +10,7 @@ from torch import Tensor
 def in_makers_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The VAE as Wan-Video/Wan2.2 names it; shares nothing with the layout's rules."""
     inner = {"norm1": "residual.0", "conv1": "residual.2", "norm2": "residual.3", "conv2": "residual.6"}
-    found = {}
+    tensors = {}
     for name, value in state.items():
         new = name.replace("post_quant_conv", "conv2").replace("quant_conv", "conv1")
         new = new.replace("coder.conv_in", "coder.conv1").replace("coder.norm_out", "coder.head.0")
@@ -23,5 +23,5 @@ def in_makers_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
         new = new.replace("conv_shortcut", "shortcut")
         if re.search(r"samples\.\d+\.\w+samples\.\d+\.|middle\.[02]\.", new):
             new = re.sub(r"\.(norm1|conv1|norm2|conv2)\.", lambda m: f".{inner[m[1]]}.", new)
-        found[new] = value
-    return found
+        tensors[new] = value
+    return tensors

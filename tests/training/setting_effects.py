@@ -61,7 +61,7 @@ class World:
         facts = replace(self.inputs.family)
         return make_plan(cfg, self.inputs.scan, self.inputs.geometry, facts, lambda text: 1 + len(text.split()))
 
-    def given(self, cfg: Config) -> Inputs:
+    def inputs_of(self, cfg: Config) -> Inputs:
         """The inputs of a run with `cfg`, as gathering checks and names them."""
         own, plan = self.inputs, self.plan(cfg)
         sizes = gathering._check_settings(cfg, own.family, self.empty, own.names, plan, CPU, own.dtype)
@@ -102,7 +102,7 @@ def planned(world: World, cfg: Config) -> Any:
 def scanned(world: World, cfg: Config) -> Any:
     scan = scan_dataset(cfg)
     sets = {"training": scan.train, **scan.validation}
-    return {name: [(i.key, i.caption, i.repeats) for i in found.items] for name, found in sets.items()}
+    return {name: [(i.key, i.caption, i.repeats) for i in scan_of_set.items] for name, scan_of_set in sets.items()}
 
 
 def compiled(world: World, cfg: Config) -> Any:
@@ -122,7 +122,7 @@ def limited(world: World, cfg: Config) -> Any:
 
 def _compile(world: World, cfg: Config) -> tuple[Any, ...]:
     model, calls = copy.deepcopy(world.trainable.denoiser), []
-    given = replace(world.inputs, cfg=cfg, plan=world.plan(cfg))
+    inputs = replace(world.inputs, cfg=cfg, plan=world.plan(cfg))
     compile_ = torch.compile
 
     def recorded(function: Callable[..., Any], **options: Any) -> Any:
@@ -132,9 +132,9 @@ def _compile(world: World, cfg: Config) -> tuple[Any, ...]:
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(torch, "compile", recorded)
         torch._dynamo.config.recompile_limit = 8
-        shapes = ShapeRuntime.from_plan(cfg, given.plan, CPU, torch.float32)
+        shapes = ShapeRuntime.from_plan(cfg, inputs.plan, CPU, torch.float32)
         trained = replace(world.trainable, denoiser=model)
-        telemetry, report = compile_blocks(given, trained, shapes, world.cache, stack)
+        telemetry, report = compile_blocks(inputs, trained, shapes, world.cache, stack)
     left_out = sum(isinstance(layer, nn.Linear) and "forward" in vars(layer) for layer in model.modules())
     budget = torch._functorch.config.activation_memory_budget
     return calls, left_out, budget, telemetry is None and report is None, torch._dynamo.config.recompile_limit
@@ -168,14 +168,14 @@ def loaded(world: World, cfg: Config) -> Any:
     swaps: list[Any] = []
     swap = run_block_swap.BlockSwap
 
-    def swapped(*given: Any, **named: Any) -> Any:
-        swaps.append((given[2], sorted(named.items())))
-        return swap(*given, **named)
+    def swapped(*arguments: Any, **named: Any) -> Any:
+        swaps.append((arguments[2], sorted(named.items())))
+        return swap(*arguments, **named)
 
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(run_block_swap, "BlockSwap", swapped)
-        trainable = load_trainable(world.given(cfg), world.accelerator, world.events, stack)
+        trainable = load_trainable(world.inputs_of(cfg), world.accelerator, world.events, stack)
         modules = dict(trainable.denoiser.named_modules())
         layers = {name: _layer(modules[name]) for name in trainable.weights.paths if name in modules}
         optimizer, scheduler = trainable.optimizer.optimizer, trainable.scheduler.scheduler
@@ -184,7 +184,7 @@ def loaded(world: World, cfg: Config) -> Any:
             for group in optimizer.param_groups
         ]
         schedule = [factor(step) for factor in getattr(scheduler, "lr_lambdas", ()) for step in range(12)]
-        base = sorted({f"{type(m).__name__} {getattr(m, 'compute', '')}" for m in trainable.denoiser.modules()})
+        base = sorted({f"{type(m).__name__} {getattr(m, 'way', '')}" for m in trainable.denoiser.modules()})
         base += sorted({str(tensor.dtype) for tensor in trainable.denoiser.state_dict().values()})
         hooks = _checkpointing(trainable.denoiser)
         return (
@@ -242,11 +242,11 @@ def validated(world: World, cfg: Config) -> Any:
 
 def described(world: World, cfg: Config) -> Any:
     """The metadata of the saved file, but for the time."""
-    said = file_metadata(
+    metadata = file_metadata(
         cfg, world.inputs.scan.train.items, {}, architecture="a", base_model_version="b", targets=1, step=1,
         steps=world.inputs.plan.steps, epoch=1, prediction="flow", started=0.0,
     )  # fmt: skip
-    return {name: value for name, value in said.items() if "finished" not in name and "date" not in name}
+    return {name: value for name, value in metadata.items() if "finished" not in name and "date" not in name}
 
 
 def parts_found(world: World, cfg: Config) -> Any:
@@ -267,8 +267,8 @@ def formats(world: World, cfg: Config) -> Any:
 
 def kept_in(world: World, cfg: Config) -> Any:
     """What the estimate of memory and the loading of encoders take from the settings."""
-    given = replace(world.inputs, cfg=cfg)
-    return str(given.text_loading), str(given.denoiser_loading), str(memory_settings(cfg, on_gpu=True))
+    inputs = replace(world.inputs, cfg=cfg)
+    return str(inputs.text_loading), str(inputs.denoiser_loading), str(memory_settings(cfg, on_gpu=True))
 
 
 def read_ahead(world: World, cfg: Config) -> Any:

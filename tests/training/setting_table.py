@@ -146,6 +146,7 @@ SEEN: tuple[Seen, ...] = (
         {"memory.swap_ring": (3,), "memory.swap_pinned_limit_gb": (1.0,)},
         {"memory.blocks_to_swap": 4},
     ),
+    Seen(loaded, {"memory.base_products": ("fast",)}, {"memory.base_compute": "fp8"}),
     Seen(loaded, {"network.lokr_factor": (2,)}, {"network.network_type": "lokr"}),
     Seen(loaded, {"training.ema_decay": (0.5,)}, {"training.ema": True}),
     Seen(loaded, {"optimizer.lr_scheduler_num_cycles": (3,)}, {"optimizer.lr_scheduler": "cosine_with_restarts"}),
@@ -214,6 +215,9 @@ SEEN: tuple[Seen, ...] = (
 _PARTS = "models/test_single_files.py::test_what_a_single_file_lacks_is_asked_for_by_its_setting"
 _EXPERTS = "models/wan/test_expert_choice.py"
 _SD3 = "models/sd3/test_parts.py::test_captions_are_what_the_pipeline_tells_its_denoiser"
+_MASKS = "training/test_masks.py"
+_CUT = f"{_MASKS}::test_a_mask_is_cut_and_mirrored_as_its_image_and_weighs_the_cells"
+_SOURCES = "dataset/test_caption_sources.py"
 _CLIPS = "dataset/test_clip_scan.py::test_settings_change_which_frames_are_trained_on"
 _DIFFUSION = "objectives/test_diffusion.py::test_settings_reach_the_objective"
 _OVERFIT = "training/test_overfit.py"
@@ -228,6 +232,24 @@ ALIKE = {
 """(setting, choice, what that comes to for FLUX on a CPU)"""
 
 PROVEN: dict[str, str] = {
+    "masks.alpha_mask": f"{_MASKS}::test_masks_are_found_by_name_and_by_transparency_and_wrong_ones_are_named",
+    **{
+        f"masks.{name}": _CUT for name in ("unmasked_weight", "unmasked_probability", "normalize_masked_area_loss")
+    },
+    **{
+        f"augmentation.{name}": _CUT for name in ("flip_aug", "random_crop", "color_jitter", "image_variants")
+    },
+    "captions.caption_lines": f"{_SOURCES}::test_several_captions_prefix_suffix_and_the_folders_own_trigger",
+    "captions.more_caption_extensions": f"{_SOURCES}::test_several_captions_prefix_suffix_and_the_folders_own_trigger",
+    "captions.caption_variants": f"{_SOURCES}::test_the_plan_says_what_versions_cost",
+    **{
+        f"captions.{name}": f"{_SOURCES}::test_kept_tags_stay_in_front_and_no_tag_is_made_up"
+        for name in ("shuffle_caption", "keep_tokens", "caption_tag_dropout_rate", "caption_separator")
+    },
+    **{
+        f"captions.{name}": f"{_SOURCES}::test_separators_groups_and_wildcards"
+        for name in ("keep_tokens_separator", "secondary_separator", "enable_wildcard")
+    },
     "loss.prior_loss_weight": "training/test_regularization.py"
     "::test_regularization_images_have_their_class_for_a_caption_and_a_weight",
     "model.family": "training/test_step.py::test_sdxl",

@@ -45,8 +45,8 @@ class Small:
 
 def latest_state(folder: Path) -> Path | None:
     """The newest state that is whole."""
-    found = newest_whole_state(folder)
-    return found and found.path
+    state = newest_whole_state(folder)
+    return state and state.path
 
 
 def same(a: Lora, b: Lora) -> bool:
@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_the_state_before_it(tmp_path: Path, monkeypatch: pyt
 def test_what_does_not_belong_together_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     small = Small()
     state = save_state(tmp_path, Position(), small.lora, small.parts, PRINT)
-    for other, said in (
+    for other, words in (
         (Fingerprint(rank=8, alpha=4.0, targets=("a", "b"), optimizer="adamw", data="d1"), "network_dim"),
         (Fingerprint(rank=4, alpha=8.0, targets=("a", "b"), optimizer="adamw", data="d1"), "network_alpha"),
         (Fingerprint(rank=4, alpha=4.0, targets=("a",), optimizer="adamw", data="d1"), "targets"),
@@ -151,7 +151,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, caplog: pytest
             "loraplus_lr_ratio .off, now on",
         ),
     ):
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(Refused, match=words):
             load_state(state, small.lora, small.parts, other)
     load_state(
         state,
@@ -169,9 +169,9 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, caplog: pytest
     assert "kept as none, multiplied in bf16 when the run stopped, and is kept as int8, multiplied" in caplog.text
     # a state of before there were manifests and LoRA+ resumes too, of a run without LoRA+
     (state / "manifest.json").unlink()
-    said = json.loads((state / "position.json").read_text())
-    assert said["fingerprint"].pop("loraplus") == "off" and said.pop("manifest")
-    (state / "position.json").write_text(json.dumps(said))
+    words = json.loads((state / "position.json").read_text())
+    assert words["fingerprint"].pop("loraplus") == "off" and words.pop("manifest")
+    (state / "position.json").write_text(json.dumps(words))
     assert latest_state(tmp_path) == state
     load_state(state, small.lora, small.parts, PRINT)
     (state / "lora.safetensors").write_bytes(b"half")

@@ -41,7 +41,7 @@ def test_a_file_is_trained_in_the_foreground_and_resumed_with_a_later_end(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--network_dimm", "8"], "network_dim"),
         (["--network_dim", "many"], "network_dim"),
@@ -52,10 +52,10 @@ def test_a_file_is_trained_in_the_foreground_and_resumed_with_a_later_end(
     ],
 )
 def test_wrong_words_are_answered_and_make_no_run(
-    words: list[str], said: str, toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], expected: str, toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(toml), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
@@ -110,5 +110,5 @@ def test_a_disk_without_room_for_the_record_has_its_sentence(
 
     monkeypatch.setattr(os, "fsync", full)
     assert main([str(toml)]) == 2
-    said = capsys.readouterr().err
-    assert "run.json: needs" in said and "Free some space there" in said and "Traceback" not in said
+    message = capsys.readouterr().err
+    assert "run.json: needs" in message and "Free some space there" in message and "Traceback" not in message

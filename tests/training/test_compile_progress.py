@@ -33,8 +33,8 @@ def test_the_events_name_what_is_being_compiled(tmp_path: Path) -> None:
         telemetry.stop()
         torch._dynamo.reset()
     events = event_lines(path)
-    told = [event["compiling"] for event in events if "compiling" in event]
-    assert told[0] is not None and told[-1] is None
+    names = [event["compiling"] for event in events if "compiling" in event]
+    assert names[0] is not None and names[-1] is None
     assert [event["graph"] for event in events if "graph" in event] == [1]
 
 

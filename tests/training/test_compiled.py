@@ -89,8 +89,8 @@ def test_dropout_under_compile_costs_no_graph_and_draws_as_eager(
     """
 
     def trained(compile: dict, *dropped: str) -> Run:
-        chosen = {"network_type": kind, **dict.fromkeys(dropped, 0.3)}
-        cfg = settings(tiny_flux, image_folder, tmp_path, compile, **chosen)
+        options = {"network_type": kind, **dict.fromkeys(dropped, 0.3)}
+        cfg = settings(tiny_flux, image_folder, tmp_path, compile, **options)
         run, code = train_here(cfg)
         assert code == 0, events(run, "error")
         return run
@@ -105,9 +105,9 @@ def test_dropout_under_compile_costs_no_graph_and_draws_as_eager(
         assert rows(without)[0]["loss"] == pytest.approx(rows(alone)[0]["loss"])
         assert rows(without)[-1]["loss"] != pytest.approx(rows(alone)[-1]["loss"], rel=1e-6)
     with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", "pt") as file:
-        said = file.metadata()
-    told = {"network_dropout": float(said["ss_network_dropout"]), **json.loads(said["ss_network_args"])}
-    assert {name: told.get(name) for name in names} == dict.fromkeys(names, 0.3)
+        metadata = file.metadata()
+    dropouts = {"network_dropout": float(metadata["ss_network_dropout"]), **json.loads(metadata["ss_network_args"])}
+    assert {name: dropouts.get(name) for name in names} == dict.fromkeys(names, 0.3)
 
 
 def test_without_a_compiler_the_run_says_so_and_trains_eagerly(
@@ -117,8 +117,8 @@ def test_without_a_compiler_the_run_says_so_and_trains_eagerly(
     monkeypatch.setenv("CXX", "no-such-compiler")
     run, code = train_here(settings(tiny_flux, image_folder, tmp_path, {"compile": True}))
     assert code == 0 and same(lora_of(run), lora_of(eager))
-    (said,) = [event for event in events(run, "warning") if "compile" in event["text"]]
-    assert "eager" in said["text"] and said["remedy"]
+    (warning,) = [event for event in events(run, "warning") if "compile" in event["text"]]
+    assert "eager" in warning["text"] and warning["remedy"]
     assert events(run, "compile")[0]["state"] == "fallback"
     assert rows(run)[-1]["graphs"] == 0
 
@@ -233,8 +233,8 @@ def test_a_recompile_after_the_warm_up_is_an_alarm_with_its_true_cause(
     size = (
         facts["plan"]["graphs"]["shapes"]["training"][0]["image_tokens"] if "shapes" in facts["plan"]["graphs"] else 16
     )
-    for told, block in zip(facts["recompiles"], ("double", "single"), strict=True):
-        assert told["reason"] == f"image tokens went from {size} to {size + 16}" and told["block"] == block
-        assert told["setting"] == f"static_token_count = {size + 16} or more" and told["planned"] == 2
-    (said,) = [event["text"] for event in events(run, "warning") if "planned" in event["text"]]
-    assert "2 graphs were planned, 4 were made" in said and f"from {size} to {size + 16}" in said
+    for recompile, block in zip(facts["recompiles"], ("double", "single"), strict=True):
+        assert recompile["reason"] == f"image tokens went from {size} to {size + 16}" and recompile["block"] == block
+        assert recompile["setting"] == f"static_token_count = {size + 16} or more" and recompile["planned"] == 2
+    (warning,) = [event["text"] for event in events(run, "warning") if "planned" in event["text"]]
+    assert "2 graphs were planned, 4 were made" in warning and f"from {size} to {size + 16}" in warning

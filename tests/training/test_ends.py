@@ -72,11 +72,11 @@ def at_call(number: int, real: Callable[..., Any], error: BaseException, after: 
     """`real`, which raises `error` at its call `number`, before or after it did its work."""
     calls = []
 
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         calls.append(1)
         if len(calls) == number and not after:
             raise error
-        result = real(*given, **named)
+        result = real(*arguments, **named)
         if len(calls) == number:
             raise error
         return result
@@ -100,8 +100,8 @@ def test_an_error_in_a_step_keeps_the_last_whole_one(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, at_call(4, getattr(owner, name), error, after))
-        run, said = place.failed()
-    assert f"The LoRA of step {kept} is kept in checkpoints/tiny-step{kept:08d}.safetensors. Resume" in said
+        run, message = place.failed()
+    assert f"The LoRA of step {kept} is kept in checkpoints/tiny-step{kept:08d}.safetensors. Resume" in message
     assert place.is_step(run, kept)
     assert str(error.args[-1]) in events(run, "error")[0]["exception"]
     if name == "measure":
@@ -112,8 +112,8 @@ def test_an_error_in_a_step_keeps_the_last_whole_one(
 
 def test_an_error_before_the_first_step_is_told_as_it_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "loss", at_call(1, Trainer.loss, ValueError("an error nobody thought of")))
-    run, said = place.failed()
-    assert "nobody thought of" in said and not run.has_state() and not list(run.checkpoints_dir.iterdir())
+    run, message = place.failed()
+    assert "nobody thought of" in message and not run.has_state() and not list(run.checkpoints_dir.iterdir())
 
 
 @pytest.mark.parametrize("what", ["samples", "validation"])
@@ -132,8 +132,8 @@ def test_samples_or_validation_that_fail_keep_the_step_before_them(
         )
         held_out = [{"path": str(place.images), "name": "same"}]
         changes = {"validation": {"validation_folders": held_out, "validate_every_n_steps": 2}}
-    run, said = place.failed(**changes)
-    assert "The LoRA of step 2 is kept" in said and place.is_step(run, 2)
+    run, message = place.failed(**changes)
+    assert "The LoRA of step 2 is kept" in message and place.is_step(run, 2)
 
 
 def test_samples_that_fail_at_the_end_leave_the_finished_lora_and_say_so(
@@ -142,8 +142,8 @@ def test_samples_that_fail_at_the_end_leave_the_finished_lora_and_say_so(
     monkeypatch.setattr(
         SampleDecoder, "decode", at_call(1, SampleDecoder.decode, RuntimeError("an unknown kernel error"))
     )
-    run, said = place.failed(sampling={"prompts": [PROMPT]})
-    assert "The finished LoRA is kept in checkpoints/tiny.safetensors. Resume" in said
+    run, message = place.failed(sampling={"prompts": [PROMPT]})
+    assert "The finished LoRA is kept in checkpoints/tiny.safetensors. Resume" in message
     assert same(lora_of(run), lora_of(place.straight)) and same(state_of(run), state_of(place.straight))
     assert [path.name for path in run.checkpoints_dir.iterdir()] == ["tiny.safetensors"]
 
@@ -153,9 +153,9 @@ def test_weights_of_no_whole_step_are_not_saved_as_one(place: Place, monkeypatch
     step = torch.optim.AdamW.step
     monkeypatch.setattr(torch.optim.AdamW, "step", at_call(4, step, RuntimeError("launch failure"), after=True))
     monkeypatch.setattr(Lora, "restore", at_call(1, None, RuntimeError("CUDA error: unspecified launch failure")))
-    run, said = place.failed()
+    run, message = place.failed()
     # a step is known to be good once the one after it is
-    assert "The last good LoRA is kept: checkpoints/tiny-step00000002-last-good.safetensors." in said
+    assert "The last good LoRA is kept: checkpoints/tiny-step00000002-last-good.safetensors." in message
     kept = lora_of(run, "tiny-step00000002-last-good.safetensors")
     assert same(kept, lora_of(place.straight, "tiny-step00000002.safetensors")) and not run.has_state()
 
@@ -165,16 +165,16 @@ def test_a_lora_that_can_not_be_written_leaves_the_state(place: Place, monkeypat
     files = backend.training.saved_files.LoraFiles
     with monkeypatch.context() as patch:
         patch.setattr(files, "content", at_call(1, files.content, KeyError("pos_embed.proj")))
-        run, said = place.failed(saving={"save_every_n_steps": 2})
-    assert "The LoRA of step 2 is kept" in said and run.status().state_step == 2
+        run, message = place.failed(saving={"save_every_n_steps": 2})
+    assert "The LoRA of step 2 is kept" in message and run.status().state_step == 2
 
     def never(*_: Any) -> None:
         raise KeyError("pos_embed.proj")
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "content", never)
-        run, said = place.failed(saving={"save_every_n_steps": 2})
-    assert "The resume state of step 2 is kept, and the LoRA file could not be written" in said
+        run, message = place.failed(saving={"save_every_n_steps": 2})
+    assert "The resume state of step 2 is kept, and the LoRA file could not be written" in message
     _, code = train_here(place.settings(), run, resume=True)
     assert code == 0 and same(lora_of(run), lora_of(place.straight))
 
@@ -183,9 +183,9 @@ def test_a_finished_lora_whose_state_has_no_room_is_named(place: Place, monkeypa
     monkeypatch.setattr(backend.training.saver, "WAIT_S", 0.0)
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(full))
-    run, said = place.failed()
-    assert "No space left" in said and "The finished LoRA is kept in checkpoints/tiny.safetensors." in said
-    assert "There is no resume state." in said and "Free some space" in events(run, "error")[0]["remedy"]
+    run, message = place.failed()
+    assert "No space left" in message and "The finished LoRA is kept in checkpoints/tiny.safetensors." in message
+    assert "There is no resume state." in message and "Free some space" in events(run, "error")[0]["remedy"]
     assert [path.name for path in run.checkpoints_dir.iterdir()] == ["tiny.safetensors"]
     assert same(lora_of(run), lora_of(place.straight)) and not list(run.path.rglob("*.part"))
 
@@ -235,9 +235,9 @@ def test_what_is_no_part_of_training_costs_no_training(
     monkeypatch.setattr(Trainer, "loss", lose(tmp_path, None, at=2))
     write, calls = LatentCache.write, []
 
-    def refused(self: LatentCache, path: Path, tensors: Any, **said: str) -> None:
+    def refused(self: LatentCache, path: Path, tensors: Any, **words: str) -> None:
         calls.append(path)
-        return write(self, path, tensors, **said)
+        return write(self, path, tensors, **words)
 
     monkeypatch.setattr(LatentCache, "write", refused)
     cfg = config(place.base, images, tmp_path, training={"max_train_steps": STEPS}, logging={"tensorboard": True})
@@ -293,8 +293,8 @@ def test_a_damaged_state_is_told_and_steps_that_come_again_replace_their_samples
     flip(run.state_dir / "step-00000003" / "optimizer.pt")
     _, code = train_here(cfg, run, resume=True)
     assert code == 0 and events(run, "resumed")[0]["step"] == 2
-    (said,) = [event["text"] for event in events(run, "warning") if "is damaged" in event["text"]]
-    assert "optimizer.pt" in said and "step-00000003" in said and "step-00000002" in said
+    (warning,) = [event["text"] for event in events(run, "warning") if "is damaged" in event["text"]]
+    assert "optimizer.pt" in warning and "step-00000003" in warning and "step-00000002" in warning
     assert same(lora_of(run), lora_of(place.straight))
     samples = {path.name: path.stat().st_mtime_ns for path in run.samples_dir.iterdir()}
     assert sorted(samples) == ["step00000003-0.png", "step00000005-0.png"]
@@ -336,9 +336,9 @@ def test_room_for_lora_and_states_is_looked_for_before_the_first_step(
     assert 10_000 < older < 1_000_000
     for free, severity in ((2_500_000, None), (1_500_000, "warning"), (900_000, "error")):
         monkeypatch.setattr(backend.training.save_check, "free_bytes", lambda _, free=free: free - older)
-        found = room_problems(run, 500_000, 600_000)
-        assert [problem.severity for problem in found] == ([severity] if severity else [])
-    assert "a LoRA file of 500.0 KB and a resume state of 600.0 KB" in found[0].text
+        problems = room_problems(run, 500_000, 600_000)
+        assert [problem.severity for problem in problems] == ([severity] if severity else [])
+    assert "a LoRA file of 500.0 KB and a resume state of 600.0 KB" in problems[0].text
 
 
 def test_a_disk_that_does_not_even_answer_a_look_is_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,6 +349,6 @@ def test_a_disk_that_does_not_even_answer_a_look_is_tried_again(place: Place, mo
     monkeypatch.setattr(backend.runs.state_folder, "_latest", at_call(2, backend.runs.state_folder._latest, gone))
     run, code = train_here(place.settings(saving={"save_every_n_steps": 2}))
     assert code == 0 and same(lora_of(run), lora_of(place.straight)), events(run, "error")
-    (said,) = [event for event in events(run, "warning") if "could not be saved" in event["text"]]
-    assert "Step 2" in said["text"] and "Stale file handle" in said["text"] and said["remedy"]
+    (warning,) = [event for event in events(run, "warning") if "could not be saved" in event["text"]]
+    assert "Step 2" in warning["text"] and "Stale file handle" in warning["text"] and warning["remedy"]
     assert [event["step"] for event in events(run, "checkpoint")] == [3, 4, 5]

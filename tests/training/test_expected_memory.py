@@ -24,9 +24,9 @@ GB = 2**30
 
 def expected(gigabytes: float, **changes: dict[str, object]) -> ExpectedMemory:
     search = Search(settings(**changes), WORK, named_gpu(gigabytes), flux_dev())
-    found = search.after({})
-    assert found is not None
-    return ExpectedMemory(search=search, estimate=found)
+    estimation = search.after({})
+    assert estimation is not None
+    return ExpectedMemory(search=search, estimate=estimation)
 
 
 def test_a_run_writes_both_down(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def test_captions_are_encoded_as_the_pipeline_does(tiny_flux: Path) -> None:
         assert torch.allclose(ours[index]["prompt_embeds"], theirs[index], atol=5e-6)
         assert torch.allclose(ours[index]["pooled"], pooled[index], atol=1e-6)
     assert ours[0]["prompt_embeds"].shape[0] == 64
-    assert [int(said["length"]) for said in ours] == [len(stack.t5_tokenizer(c).input_ids) for c in CAPTIONS[:2]] + [64]
+    assert [int(encoding["length"]) for encoding in ours] == [
+        len(stack.t5_tokenizer(c).input_ids) for c in CAPTIONS[:2]
+    ] + [64]
 
 
 def test_latents_are_the_mode_shifted_and_scaled_and_decode_undoes_it(tiny_flux: Path) -> None:
@@ -79,7 +81,9 @@ def test_a_sample_is_the_pipelines_picture(tiny_flux: Path, tmp_path: Path, true
     latent = draw_latent(
         prompt,
         PromptText(text, negative if true_cfg > 1 else None),
-        lambda x, sigma, said, guidance: code.predict(pipeline.transformer, x, sigma, said, guidance, shapes),
+        lambda x, sigma, conditioning, guidance: code.predict(
+            pipeline.transformer, x, sigma, conditioning, guidance, shapes
+        ),
         lambda steps, tokens: EulerSteps(code.sampling_sigmas(steps, tokens, tiny_flux)),
         geometry,
         CPU,
@@ -133,7 +137,7 @@ def test_variant_files_are_read_and_parts_without_them_fall_back(copied: Path) -
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "words"),
     [
         ("text_encoder_2/model.safetensors", "T5"),
         ("text_encoder/config.json", "CLIP"),
@@ -141,12 +145,12 @@ def test_variant_files_are_read_and_parts_without_them_fall_back(copied: Path) -
         ("tokenizer", "CLIP tokenizer"),
     ],
 )
-def test_a_missing_text_part_is_named(copied: Path, broken: str, said: str) -> None:
+def test_a_missing_text_part_is_named(copied: Path, broken: str, words: str) -> None:
     path = copied / broken
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(Refused) as refused:
         code.load_text(copied, LoadOptions(torch.float32, CPU))
-    assert said in refused.value.text and refused.value.remedy
+    assert words in refused.value.text and refused.value.remedy
 
 
 def test_a_missing_or_cut_vae_and_transformer_are_named(copied: Path) -> None:

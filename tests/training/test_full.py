@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from backend.base.errors import Refused
 from backend.config.load import load
@@ -130,12 +131,14 @@ def test_compiled_blocks_give_the_eager_losses_and_the_planned_graphs(
 def test_a_fused_step_is_the_plain_one_and_bf16_weights_stay_near_it(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit by bit without a limit of gradients; a bf16 run that is stopped ends as one that ran through."""
+    """Bit by bit without a limit of gradients; a bf16 run that swaps its blocks and is stopped ends as one that ran
+    through without."""
 
-    def trained(name: str, **how: Any) -> Run:
+    def trained(name: str, swapped: int = 0, **how: Any) -> Run:
         own = {"full_weight_dtype": how.pop("full_weight_dtype", "fp32"), "max_train_steps": 3}
         cfg = settings(
             tiny_flux, image_folder, tmp_path / name, training=own, saving={"model_layout": "diffusers"},
+            memory={"blocks_to_swap": swapped},
             optimizer={"max_grad_norm": 0.0, "optimizer": "adafactor", "learning_rate": 1e-3, **how},
         )  # fmt: skip
         run, code = train_here(cfg)
@@ -161,11 +164,15 @@ def test_a_fused_step_is_the_plain_one_and_bf16_weights_stay_near_it(
 
     monkeypatch.setattr(Requests, "stop", property(stop))
     monkeypatch.setattr(Requests, "check", lambda self: None)
-    stopped = trained("stopped", fused_backward=True, full_weight_dtype="bf16")
+    stopped = trained("stopped", swapped=3, fused_backward=True, full_weight_dtype="bf16")
     monkeypatch.undo()
     assert stopped.status().state == "stopped"
     assert train_here(load(stopped.config_path).config, stopped, resume=True)[1] == 0, events(stopped, "error")
     assert same(state_of(stopped)["weights"], state["weights"])
+    assert [row["loss"] for row in rows(stopped)] == [row["loss"] for row in rows(small)]
+    assert events(stopped, "swap")[0]["stored"] > 0
+    files = [run.checkpoints_dir / "tiny/transformer/diffusion_pytorch_model.safetensors" for run in (small, stopped)]
+    assert same(*map(safetensors.torch.load_file, files))
 
 
 def test_parts_are_trained_by_pattern_at_rates_of_their_own(
@@ -199,12 +206,13 @@ def test_parts_are_trained_by_pattern_at_rates_of_their_own(
 def test_other_families_train_their_whole_denoiser(
     family: str, image_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """And save what they trained, where diffusers finds it."""
+    """And save what they trained, where diffusers finds it; of SDXL with its text encoders."""
     base: Path = request.getfixturevalue(f"tiny_{family}")
     model = {"model": {"family": family, "text_length": 24 if family == "sd3" else None}}
     cfg = settings(
         base, image_folder, tmp_path,
-        training={"max_train_steps": 2}, compile={"shape_mode": "off"}, saving={"model_layout": "diffusers"}, **model,
+        training={"max_train_steps": 2}, compile={"shape_mode": "off"}, saving={"model_layout": "diffusers"},
+        network={"train_text_encoder": family == "sdxl"}, **model,
     )  # fmt: skip
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
@@ -212,6 +220,17 @@ def test_other_families_train_their_whole_denoiser(
     part = family_code.facts.denoiser.folder
     trained = family_code.model.from_pretrained(run.checkpoints_dir / "tiny", subfolder=part).state_dict()
     weights = state_of(run)["weights"]
+    texts = {name: weights.pop(name) for name in [*weights] if name.startswith("text_encoder")}
+    assert bool(texts) == (family == "sdxl")
+    for folder, kind in {"text_encoder": CLIPTextModel, "text_encoder_2": CLIPTextModelWithProjection}.items():
+        if texts:
+            saved, base_own = (kind.from_pretrained(where, subfolder=folder).state_dict()
+                               for where in (run.checkpoints_dir / "tiny", base))  # fmt: skip
+            own = {name.removeprefix(f"{folder}."): each for name, each in texts.items() if f"{folder}." in name}
+            assert saved.keys() >= own.keys() and all(saved[name].equal(each) for name, each in own.items())
+            # what no loss reaches stays: the last layer of the smaller one, and tokens that no caption has
+            moved = [name for name in own if not base_own[name].float().equal(saved[name].float())]
+            assert len(moved) > len(own) / 2
     assert all(trained[name].equal(value) for name, value in weights.items())
     before = family_code.model.from_pretrained(base / part).state_dict()
     assert weights.keys() == before.keys() - {"pos_embed.pos_embed"}

@@ -37,24 +37,26 @@ OLDER = (
 
 
 def test_what_torch_says_is_read() -> None:
-    found = Shortage.read(MESSAGE)
-    assert found.wanted == int(1.5 * GB) and found.total == int(23.65 * GB)
-    assert found.free == int(412.06 * 2**20) and found.ours == int(20.71 * GB) and found.others == int(2.5 * GB)
-    assert found.missing == found.wanted - found.free
-    assert "1.5 GB more were needed, and 0.4 GB of 23.6 GB were free" in found.words()
-    assert "This run held 20.7 GB, other programs 2.5 GB" in found.words()
+    shortage = Shortage.read(MESSAGE)
+    assert shortage.wanted == int(1.5 * GB) and shortage.total == int(23.65 * GB)
+    assert (
+        shortage.free == int(412.06 * 2**20) and shortage.ours == int(20.71 * GB) and shortage.others == int(2.5 * GB)
+    )
+    assert shortage.missing == shortage.wanted - shortage.free
+    assert "1.5 GB more were needed, and 0.4 GB of 23.6 GB were free" in shortage.words()
+    assert "This run held 20.7 GB, other programs 2.5 GB" in shortage.words()
 
 
 def test_a_limit_is_named_in_place_of_the_card() -> None:
-    found = Shortage.read(LIMITED)
-    assert found.allowed == GB and found.ours == 960 * 2**20 and found.missing == (256 - 64) * 2**20
-    assert "vram_limit_gb allows 1.0 GB" in found.words()
+    shortage = Shortage.read(LIMITED)
+    assert shortage.allowed == GB and shortage.ours == 960 * 2**20 and shortage.missing == (256 - 64) * 2**20
+    assert "vram_limit_gb allows 1.0 GB" in shortage.words()
 
 
 @pytest.mark.parametrize("text", [OLDER, "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"])
 def test_what_is_not_said_is_not_made_up(text: str) -> None:
-    found = Shortage.read(text)
-    assert found.free is None and found.missing == found.wanted and "None" not in found.words()
+    shortage = Shortage.read(text)
+    assert shortage.free is None and shortage.missing == shortage.wanted and "None" not in shortage.words()
 
 
 @pytest.mark.parametrize(
@@ -188,11 +190,11 @@ def test_three_settings_are_offered_with_what_they_save(
 
     cfg = settings(training={"gradient_checkpointing": False}, dataset={"batch_size": 2})
     search = Search(cfg, WORK.at_batch(2), named_gpu(24), flux_dev())
-    found = search.after({})
-    assert found is not None
-    said = remedy(ExpectedMemory(search=search, estimate=found), "train", GB)
-    assert said.startswith("In order of least cost: (1) ") and "(3) " in said and "saves about" in said
-    assert "training.gradient_checkpointing = true" in said
+    estimation = search.after({})
+    assert estimation is not None
+    text = remedy(ExpectedMemory(search=search, estimate=estimation), "train", GB)
+    assert text.startswith("In order of least cost: (1) ") and "(3) " in text and "saves about" in text
+    assert "training.gradient_checkpointing = true" in text
     assert "batch_size" in remedy(None, "train", GB) and "smaller samples" in remedy(None, "sample", GB)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -16,10 +17,12 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image, ImageOps
+from rich.console import Console
 
 from backend.base.errors import WriteFailed
 from backend.config.schema import Config, with_values
 from backend.config.toml_io import dump
+from backend.lora_tools.__main__ import main as lora_command
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import DoneEvent, Event, ResumedEvent, ValidationEvent
@@ -148,6 +151,12 @@ def test_the_best_files_stay_and_are_averaged(run: Run) -> None:
     assert event["loss"] < max(measured[step] for step in best)
     with safetensors.safe_open(run.checkpoints_dir / mean, "pt") as opened:
         assert json.loads(opened.metadata()["ss_averaged_steps"]) == best
+    # the command makes the same file of the same files
+    made, files = run.path / "mean.safetensors", [run.checkpoints_dir / saved_at(step) for step in best]
+    assert lora_command(["average", *map(str, files), "--out", str(made)], Console(file=io.StringIO())) == 0
+    assert same(safetensors.torch.load_file(made), lora_of(run, mean))
+    with safetensors.safe_open(made, "pt") as opened:
+        assert json.loads(opened.metadata()["ss_averaged_steps"]) == best
     done = events(run, "done")[-1]
     assert done["average"]["loss"] == event["loss"] and f"{event['loss']:.5f}" in event_line(
         AverageEvent(**plain(event))
@@ -270,8 +279,10 @@ def test_a_gain_counts_from_the_smallest_that_is_set() -> None:
 
 def test_overfitting_begins_and_ends() -> None:
     def state(*measured: tuple[float, float | None]) -> tuple[int, int] | None:
-        found = overfitting_of([Measurement(step=n, loss=a, training_loss=b) for n, (a, b) in enumerate(measured)])
-        return found and (found.since.step, found.lowest.step)
+        overfitting = overfitting_of(
+            [Measurement(step=n, loss=a, training_loss=b) for n, (a, b) in enumerate(measured)]
+        )
+        return overfitting and (overfitting.since.step, overfitting.lowest.step)
 
     begun = ((1.0, 1.0), (0.9, 0.9), (0.95, 0.8), (0.96, 0.7))
     assert state(*begun[:3]) is None and state(*begun) == (3, 1)

@@ -28,13 +28,13 @@ def test_one_corrupt_picture_among_good_ones_is_named_and_left_out(
     picture.write_bytes(picture.read_bytes()[:-60])
     run, code = train_here(config(tiny_flux, image_folder, tmp_path))
     assert code == 0
-    said = [event["text"] + " ".join(map(str, event.get("files", ()))) for event in events(run, "warning")]
-    assert any("picture_3.png" in text for text in said), said
+    warnings = [event["text"] + " ".join(map(str, event.get("files", ()))) for event in events(run, "warning")]
+    assert any("picture_3.png" in text for text in warnings), warnings
     assert events(run, "plan")[0]["steps"]["images"] == 7
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "words"),
     [
         ("text_encoder_2", "T5"),
         ("vae", "VAE"),
@@ -43,20 +43,20 @@ def test_one_corrupt_picture_among_good_ones_is_named_and_left_out(
     ],
 )
 def test_a_base_model_that_lacks_a_part(
-    part: str, said: str, tiny_flux: Path, image_folder: Path, tmp_path: Path
+    part: str, words: str, tiny_flux: Path, image_folder: Path, tmp_path: Path
 ) -> None:
     base = Path(shutil.copytree(tiny_flux, tmp_path / "base"))
     path = base / part
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     run, code = train_here(config(base, image_folder, tmp_path))
-    assert code == 2 and said in refused(run)
+    assert code == 2 and words in refused(run)
 
 
 def test_captions_that_are_cut_are_counted(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
     (image_folder / "picture_0.txt").write_text("a long tale " * 20)
     run, code = train_here(config(tiny_flux, image_folder, tmp_path, model={"text_length": 100}))
-    said = [event["text"] for event in events(run, "warning") if "tokens" in event["text"]]
-    assert code == 0 and len(said) == 1 and said[0].startswith("1 caption longer than 100 tokens")
+    warnings = [event["text"] for event in events(run, "warning") if "tokens" in event["text"]]
+    assert code == 0 and len(warnings) == 1 and warnings[0].startswith("1 caption longer than 100 tokens")
 
 
 def test_an_empty_and_a_missing_folder(tiny_flux: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_an_empty_and_a_missing_folder(tiny_flux: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "values", "said"),
+    ("section", "values", "words"),
     [
         ("optimizer", {"optimizer": "no_such_package.Lion"}, "no_such_package.Lion"),
         ("optimizer", {"optimizer_args": {"amsgard": True}}, "amsgrad"),
@@ -80,10 +80,10 @@ def test_an_empty_and_a_missing_folder(tiny_flux: Path, tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_only_the_trainer_can_judge_are_refused_before_the_long_work(
-    section: str, values: dict, said: str, tiny_flux: Path, image_folder: Path, tmp_path: Path
+    section: str, values: dict, words: str, tiny_flux: Path, image_folder: Path, tmp_path: Path
 ) -> None:
     run, code = train_here(config(tiny_flux, image_folder, tmp_path, **{section: values}))
-    assert code == 2 and said in refused(run)
+    assert code == 2 and words in refused(run)
     if "network_weights" not in values:
         assert not any(event["phase"] == "cache_latents" for event in events(run, "phase"))
 
@@ -97,8 +97,8 @@ def test_infinity_stops_the_run_and_keeps_the_last_good_lora(
     poisoned = {"optimizer": "tests.tiny.poison.Poison"}
     run, code = train_here(config(tiny_flux, image_folder, tmp_path, optimizer=poisoned))
     assert code == 1
-    said = refused(run)
-    assert "nan at step 4" in said and "learning rate" in said and "tiny-step00000002-last-good" in said
+    message = refused(run)
+    assert "nan at step 4" in message and "learning rate" in message and "tiny-step00000002-last-good" in message
     assert [row["step"] for row in rows(run)] == [1, 2, 3, 4]
     assert same(lora_of(run, "tiny-step00000002-last-good.safetensors"), lora_of(good, "tiny-step00000002.safetensors"))
     assert not (run.checkpoints_dir / "tiny.safetensors").exists() and not run.has_state()
@@ -181,14 +181,14 @@ def test_a_full_disk_at_the_end_loses_nothing_that_was_saved(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     run, code = train_here(cfg)
     assert code == 1
-    said = refused(run)
+    message = refused(run)
     # another disk has room: LoRA and state of the last step are there
     other = tmp_path / "home" / "monotile-rescued" / run.name
-    assert f"LoRA and state of step 6 are kept in {other}" in said and "copy" in said
+    assert f"LoRA and state of step 6 are kept in {other}" in message and "copy" in message
     rescued = Run(other)
     assert same(lora_of(rescued, "tiny-step00000006.safetensors"), lora_of(straight))
     assert same(state_of(rescued), state_of(straight))
-    assert "No space left" in said and "Free some space" in said
+    assert "No space left" in message and "Free some space" in message
     assert any("waits" in event["remedy"] for event in events(run, "warning"))
     assert [path.name for path in run.checkpoints_dir.iterdir()] == ["tiny-step00000004.safetensors"]
     assert run.status().state_step == 4

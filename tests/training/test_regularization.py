@@ -32,14 +32,14 @@ def folders(where: Path) -> list[dict[str, Any]]:
 
 def test_regularization_images_have_their_class_for_a_caption_and_a_weight(tiny_flux: Path, tmp_path: Path) -> None:
     """No trigger word, none held out, counted by the plan; prior_loss_weight scales their share of the loss alone."""
-    chosen = {"folders": folders(tmp_path), "trigger_word": "ohwx", "batch_size": 4}
+    options = {"folders": folders(tmp_path), "trigger_word": "ohwx", "batch_size": 4}
 
     def settings(weight: float, validation: dict[str, Any] | None = None, **dataset: Any) -> Config:
         return config(
             tiny_flux,
             tmp_path / "images",
             tmp_path,
-            dataset={**chosen, **dataset},
+            dataset={**options, **dataset},
             validation=validation or {},
             loss={"prior_loss_weight": weight},
             training={"max_train_steps": 1},

@@ -74,6 +74,8 @@ def test_stopped_in_the_middle_of_a_step(
     assert (run.checkpoints_dir / f"tiny-step{batches // 3:08d}.safetensors").is_file()
     assert train_here(settings(tiny_flux, image_folder, tmp_path), run, resume=True)[1] == 0, events(run, "error")
     assert events(run, "resumed")[0] == {**events(run, "resumed")[0], "step": batches // 3, "generation": 1}
+    assert [(each["route"], each["how"]) for each in events(run, "attention")] == [("sdpa", "usual"), ("sdpa", "kept")]
+    assert run.record()["attention"] == "sdpa"
     assert_equal_to_straight(run, straight)
 
 
@@ -105,8 +107,8 @@ def test_a_finished_run_that_is_extended_keeps_the_older_lora_under_another_name
     _, code = train_here(cfg, run, resume=True)
     assert code == 0 and run.status().step == STEPS
     assert [path.name for path in run.checkpoints_dir.iterdir()] == ["tiny.safetensors"]
-    (said,) = [event for event in events(run, "warning") if "Nothing was trained" in event["text"]]
-    assert f"{STEPS} steps already" in said["text"] and "--max_train_steps" in said["remedy"]
+    (warning,) = [event for event in events(run, "warning") if "Nothing was trained" in event["text"]]
+    assert f"{STEPS} steps already" in warning["text"] and "--max_train_steps" in warning["remedy"]
     text = run.config_path.read_text().replace(f"max_train_steps = {STEPS}", f"max_train_steps = {STEPS + 2}")
     run.config_path.write_text(text)
     _, code = train_here(cfg, run, resume=True)

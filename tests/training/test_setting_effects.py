@@ -44,8 +44,8 @@ def test_the_tests_that_show_an_effect_are_there_and_name_the_setting() -> None:
     for path, proof in PROVEN.items():
         file, _, name = proof.partition("::")
         source = (ROOT / "tests" / file).read_text("utf-8")
-        found = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name]
-        if not found or path.split(".")[1] not in source:
+        functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name]
+        if not functions or path.split(".")[1] not in source:
             wrong.append((path, proof))
     assert wrong == []
 
@@ -73,9 +73,9 @@ def test_a_setting_and_each_choice_of_it_has_its_own_effect(world: World, each: 
         return known[key]
 
     for path in each.values:
-        found = [(value, observe(path, value)) for value in values_of(world, each, path)]
-        assert len(found) > 1, path
-        for (one, first), (other, second) in combinations(found, 2):
+        effects = [(value, observe(path, value)) for value in values_of(world, each, path)]
+        assert len(effects) > 1, path
+        for (one, first), (other, second) in combinations(effects, 2):
             if first == second and (path, one, other) not in ALIKE:
                 alike.append((path, one, other))
     assert alike == []

@@ -84,8 +84,8 @@ def test_under_a_loss_scale_gradients_are_clipped_and_told_at_their_own_length(
     plain = one_step()
     made = prepare.make_accelerator
 
-    def with_scale(*given: object) -> Accelerator:
-        accelerator = made(*given)
+    def with_scale(*arguments: object) -> Accelerator:
+        accelerator = made(*arguments)
         accelerator.scaler, accelerator.native_amp = torch.amp.GradScaler("cpu", init_scale=1024.0), True
         accelerator.state._mixed_precision = "fp16"
         return accelerator
@@ -164,7 +164,7 @@ def test_the_file_tells_what_it_is(tiny_flux: Path, image_folder: Path, tmp_path
         saving={"metadata_title": "Röhre", "metadata_license": "CC0-1.0", "save_precision": "bf16"},
     )  # fmt: skip
     with safetensors.safe_open(trained(cfg).checkpoints_dir / "tiny.safetensors", "pt") as file:
-        said = file.metadata()
+        metadata = file.metadata()
         weights = [key for key in file.keys() if not key.endswith(".alpha")]  # noqa: SIM118
         assert {file.get_slice(key).get_dtype() for key in weights} == {"BF16"}
     wanted = {
@@ -174,14 +174,14 @@ def test_the_file_tells_what_it_is(tiny_flux: Path, image_folder: Path, tmp_path
         "modelspec.architecture": "flux-1-dev/lora", "ss_num_epochs": "1", "ss_num_batches_per_epoch": "16",
         "ss_lr_warmup_steps": "2", "ss_loss_type": "huber", "ss_huber_c": "0.2", "ss_huber_schedule": "constant",
     }  # fmt: skip
-    assert wanted.items() <= said.items()
+    assert wanted.items() <= metadata.items()
     # a flow model predicts nothing that ModelSpec has a word for, and a folder has no hash
-    assert not said.keys() & {"modelspec.prediction_type", "ss_min_snr_gamma", "ss_sd_model_hash"}
-    assert json.loads(said["ss_network_args"])["trained_alpha"] == 2.0
-    assert json.loads(said["ss_dataset_dirs"]) == {"images": {"n_repeats": 2, "img_count": 8}}
-    assert json.loads(said["ss_tag_frequency"])["images"]["sks"] == 8
-    assert sum(b["count"] for b in json.loads(said["ss_bucket_info"])["buckets"].values()) == 8
-    assert not any(str(tmp_path) in value for value in said.values())
+    assert not metadata.keys() & {"modelspec.prediction_type", "ss_min_snr_gamma", "ss_sd_model_hash"}
+    assert json.loads(metadata["ss_network_args"])["trained_alpha"] == 2.0
+    assert json.loads(metadata["ss_dataset_dirs"]) == {"images": {"n_repeats": 2, "img_count": 8}}
+    assert json.loads(metadata["ss_tag_frequency"])["images"]["sks"] == 8
+    assert sum(b["count"] for b in json.loads(metadata["ss_bucket_info"])["buckets"].values()) == 8
+    assert not any(str(tmp_path) in value for value in metadata.values())
 
 
 def test_a_stop_ends_a_sample_between_its_steps_and_saves(

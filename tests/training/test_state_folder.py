@@ -52,34 +52,34 @@ class Disk:
             yield self
 
     def _watched(self, name: str, real: Callable, at: int = 0) -> Callable:
-        def call(*given: object, **named: object) -> object:
-            if not self._is_ours(name, given, at):
-                return real(*given, **named)
+        def call(*arguments: object, **named: object) -> object:
+            if not self._is_ours(name, arguments, at):
+                return real(*arguments, **named)
             self.calls += 1
             if self.call is not None and self.calls >= self.call:
-                self._fail(name, given, at)
-            result = real(*given, **named)
+                self._fail(name, arguments, at)
+            result = real(*arguments, **named)
             if name == "fsync":
-                self.flushed.add(os.fstat(given[0]).st_ino)
+                self.flushed.add(os.fstat(arguments[0]).st_ino)
             return result
 
         return call
 
-    def _is_ours(self, name: str, given: tuple, at: int) -> bool:
+    def _is_ours(self, name: str, arguments: tuple, at: int) -> bool:
         if name == "fsync":
             return True
-        return str(given[at]).startswith(str(self.folder)) and (name != "open" or not given[1] & os.O_DIRECTORY)
+        return str(arguments[at]).startswith(str(self.folder)) and (name != "open" or not arguments[1] & os.O_DIRECTORY)
 
-    def _fail(self, name: str, given: tuple, at: int) -> None:
+    def _fail(self, name: str, arguments: tuple, at: int) -> None:
         if isinstance(self.failure, PowerCut):
             if self.calls == self.call:
                 self._lose_what_was_not_flushed()
             raise self.failure
-        removes = name in ("unlink", "rmdir") or (name == "open" and not given[1] & (os.O_RDWR | os.O_WRONLY))
-        reads = name == "write" and at == 0 and "r" in (given[1] if len(given) > 1 else "r")
+        removes = name in ("unlink", "rmdir") or (name == "open" and not arguments[1] & (os.O_RDWR | os.O_WRONLY))
+        reads = name == "write" and at == 0 and "r" in (arguments[1] if len(arguments) > 1 else "r")
         if reads or (removes and self.failure.errno == errno.ENOSPC):
             return
-        raise OSError(self.failure.errno, os.strerror(self.failure.errno), str(given[at]))
+        raise OSError(self.failure.errno, os.strerror(self.failure.errno), str(arguments[at]))
 
     def _lose_what_was_not_flushed(self) -> None:
         for path in self.folder.rglob("*"):
@@ -115,11 +115,11 @@ class Small:
     def resume(self, folder: Path) -> int:
         """Resume from the newest whole state; its step."""
         self._fill(-1)
-        found = newest_whole_state(folder)
-        assert found is not None
-        step = load_state(found.path, self.lora, self.parts, PRINT).step
+        state = newest_whole_state(folder)
+        assert state is not None
+        step = load_state(state.path, self.lora, self.parts, PRINT).step
         assert all((parameter == step).all() for parameter in self.lora.parameters())
-        stand_on(found.path)
+        stand_on(state.path)
         return step
 
     def _fill(self, value: float) -> None:
@@ -171,13 +171,13 @@ def test_a_power_cut_at_every_call_of_a_save_leaves_a_whole_state(small: Small, 
 def test_a_full_or_read_only_disk_at_every_call_is_told_and_leaves_a_whole_state(
     number: int, small: Small, states: Path, tmp_path: Path
 ) -> None:
-    told = 0
+    count = 0
     for folder, raised in each_call(small, states, tmp_path, OSError(number, "")):
-        told += raised
+        count += raised
         assert small.resume(folder) == (2 if raised else 3)
         if number == errno.ENOSPC:
             assert not list(folder.rglob(".*.part")), "what was begun is removed"
-    assert told > 15
+    assert count > 15
 
 
 def test_without_room_for_a_third_state_the_older_one_goes(
@@ -209,12 +209,12 @@ def test_a_flipped_byte_and_a_lost_end_are_told_and_the_older_state_is_taken(
     data = path.read_bytes()
     for broken in (data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :], data[:-9]):
         path.write_bytes(broken)
-        found = newest_whole_state(states)
-        assert found is not None
+        newest = newest_whole_state(states)
+        assert newest is not None
         if name == "latest":
-            assert found.path.name == "step-00000002" and not found.damaged
+            assert newest.path.name == "step-00000002" and not newest.damaged
         else:
-            assert found.path.name == "step-00000001" and name in found.damaged[path.parent]
+            assert newest.path.name == "step-00000001" and name in newest.damaged[path.parent]
     path.unlink()
     assert newest_whole_state(states).path.name == ("step-00000002" if name == "latest" else "step-00000001")
     if name != "latest":

@@ -38,15 +38,15 @@ DRAW = {"min_timestep": 100.0, "max_timestep": 800.0}
 @pytest.fixture
 def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What torch's own generator, from which LoRA dropout draws, was set to for each batch."""
-    found: list[int] = []
+    numbers: list[int] = []
     backward = Trainer.backward
 
     def noted(self: Trainer, loss: Tensor) -> None:
-        found.append(torch.initial_seed())
+        numbers.append(torch.initial_seed())
         backward(self, loss)
 
     monkeypatch.setattr(Trainer, "backward", noted)
-    return found
+    return numbers
 
 
 def first_row(base: Path, where: Path, **changes: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -71,8 +71,8 @@ def latent_of(vae: Any, where: Path, size: tuple[int, int]) -> Tensor:
     picture = Image.open(where / "images" / "picture_0.png").resize(size, Image.Resampling.LANCZOS, box=BOX)
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 127.5 - 1
     with torch.no_grad():
-        found = vae.encode(pixels.float()).latent_dist.mode()[0]
-    return (found - (vae.config.shift_factor or 0.0)) * vae.config.scaling_factor
+        latents = vae.encode(pixels.float()).latent_dist.mode()[0]
+    return (latents - (vae.config.shift_factor or 0.0)) * vae.config.scaling_factor
 
 
 def measured_noise(x0: Tensor, where: Path) -> Tensor:
@@ -90,10 +90,10 @@ def mean_over_step(loss: Callable[[str, int, int], Tensor]) -> float:
 
 def test_flux(tiny_flux: Path, tmp_path: Path, seeds: list[int]) -> None:
     """Guidance trained with, draw, weights and distance of a flow matching model."""
-    chosen = {"timestep_sampling": "flux_shift", "sigmoid_scale": 0.7, "weighting_scheme": "cosmap"}
+    options = {"timestep_sampling": "flux_shift", "sigmoid_scale": 0.7, "weighting_scheme": "cosmap"}
     row, measured = first_row(
         tiny_flux, tmp_path,
-        model={"guidance_scale": 2.5}, timesteps={**chosen, **DRAW}, loss={"loss_type": "huber", "huber_c": 0.2},
+        model={"guidance_scale": 2.5}, timesteps={**options, **DRAW}, loss={"loss_type": "huber", "huber_c": 0.2},
     )  # fmt: skip
     pipeline = FluxPipeline.from_pretrained(tiny_flux)
     x0 = latent_of(pipeline.vae, tmp_path, (48, 80))
@@ -128,18 +128,18 @@ def test_flux(tiny_flux: Path, tmp_path: Path, seeds: list[int]) -> None:
 
 def test_sdxl(tiny_sdxl: Path, tmp_path: Path) -> None:
     """Micro-conditioning of a cut picture, zero terminal SNR, noise options and weights of a diffusion model."""
-    chosen = {"prediction_type": "v_prediction", "zero_terminal_snr": True, "min_snr_gamma": 5.0, "noise_offset": 0.1}
-    chosen |= {"ip_noise_gamma": 0.1, "loss_type": "smooth_l1", "huber_c": 0.2, "huber_schedule": "exponential"}
+    options = {"prediction_type": "v_prediction", "zero_terminal_snr": True, "min_snr_gamma": 5.0, "noise_offset": 0.1}
+    options |= {"ip_noise_gamma": 0.1, "loss_type": "smooth_l1", "huber_c": 0.2, "huber_schedule": "exponential"}
     row, measured = first_row(
         tiny_sdxl, tmp_path,
-        model={"family": "sdxl", "text_length": None}, timesteps=DRAW, loss=chosen,
+        model={"family": "sdxl", "text_length": None}, timesteps=DRAW, loss=options,
         dataset={"resolution": 128, "min_bucket_size": 64, "max_bucket_size": 256},
         compile={"compile": False, "shape_mode": "off"},
     )  # fmt: skip
     pipeline = StableDiffusionXLPipeline.from_pretrained(tiny_sdxl)
     known = dict(pipeline.scheduler.config)
-    given = {name: known[name] for name in ("beta_start", "beta_end", "beta_schedule")}
-    scheduler = DDPMScheduler(**given, rescale_betas_zero_snr=True)
+    values = {name: known[name] for name in ("beta_start", "beta_end", "beta_schedule")}
+    scheduler = DDPMScheduler(**values, rescale_betas_zero_snr=True)
     x0 = latent_of(pipeline.vae, tmp_path, (96, 160))
     # 16.2 px are cut off at the left, at 96 / 300.6 of the size
     ids = pipeline._get_add_time_ids((501, 333), (0, 5), (160, 96), torch.float32, 24)
@@ -162,7 +162,7 @@ def test_sdxl(tiny_sdxl: Path, tmp_path: Path) -> None:
     assert row["loss"] == pytest.approx(mean_over_step(loss), rel=1e-5)
     # validation has plain noise and the plain distance, at 0.3 of the schedule
     noise, at = measured_noise(x0, tmp_path), torch.tensor([300])
-    found = predicted(scheduler.add_noise(x0, noise, at), at, CAPTION)
-    wanted = F.mse_loss(found, scheduler.get_velocity(x0, noise, at))
+    output = predicted(scheduler.add_noise(x0, noise, at), at, CAPTION)
+    wanted = F.mse_loss(output, scheduler.get_velocity(x0, noise, at))
     assert measured[0]["loss"] == pytest.approx(float(wanted), rel=1e-5)
     assert len({event["loss"] for event in measured}) == 2

@@ -34,7 +34,7 @@ def examples() -> list[Example]:
     ]
 
 
-def measure(found: list[Example], batch_size: int = 1, repeats: int = 2, seed: int = 42, seen: list | None = None):
+def measure(examples: list[Example], batch_size: int = 1, repeats: int = 2, seed: int = 42, seen: list | None = None):
     def predict(noisy: list[Tensor], sigma: Tensor, text: list[dict[str, Tensor]]) -> list[Tensor]:
         assert not torch.is_grad_enabled() and len(noisy) == len(sigma) == len(text) == batch_size
         assert len({x.shape for x in noisy}) == 1 and sigma.dtype == torch.float32
@@ -43,7 +43,7 @@ def measure(found: list[Example], batch_size: int = 1, repeats: int = 2, seed: i
         return [x * (1 - level) for x, level in zip(noisy, sigma, strict=True)]
 
     return validate(
-        found, predict, objective=FlowMatching(), sigmas=SIGMAS, repeats=repeats, seed=seed, batch_size=batch_size,
+        examples, predict, objective=FlowMatching(), sigmas=SIGMAS, repeats=repeats, seed=seed, batch_size=batch_size,
         device=CPU,
     )  # fmt: skip
 
@@ -62,9 +62,9 @@ def test_every_batch_size_and_order_measure_the_same() -> None:
 
 def test_the_loss_is_the_formula() -> None:
     example = examples()[0]
-    found = measure([example], repeats=1)
+    losses = measure([example], repeats=1)
     noise = flow.noise(example.latent.shape, generator(42, "validation", example.key, 0))
-    for sigma, loss in zip(SIGMAS, found.sigma_losses, strict=True):
+    for sigma, loss in zip(SIGMAS, losses.sigma_losses, strict=True):
         noisy = (1 - sigma) * example.latent + sigma * noise
         wanted = ((noisy * (1 - sigma) - (noise - example.latent)) ** 2).mean()
         assert loss == pytest.approx(wanted.item(), rel=1e-5)
@@ -84,8 +84,8 @@ def test_a_stop_does_not_wait_for_the_end_of_a_set(tmp_path: Path) -> None:
     run = Run.create(config)
     measured: list[str] = []
 
-    def measure_until_stopped(found: Iterable[Example]) -> ValidationLoss:
-        for example in found:
+    def measure_until_stopped(examples: Iterable[Example]) -> ValidationLoss:
+        for example in examples:
             measured.append(example.key)
             Control(run).request("stop")
         return ValidationLoss((1.0,))
@@ -105,9 +105,9 @@ def test_a_stop_does_not_wait_for_the_end_of_a_set(tmp_path: Path) -> None:
         draw_samples=None,
     )
     between_steps.at_start()
-    told = event_lines(run)
-    assert measured == ["k0"] and [event["kind"] for event in told if event["kind"] == "validation"] == []
-    assert told[0]["phase"] == "validate" and told[0]["total"] == 3
+    lines = event_lines(run)
+    assert measured == ["k0"] and [event["kind"] for event in lines if event["kind"] == "validation"] == []
+    assert lines[0]["phase"] == "validate" and lines[0]["total"] == 3
 
 
 def test_what_is_due_by_steps_and_epochs() -> None:

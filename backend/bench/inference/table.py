@@ -17,7 +17,7 @@ FILE = "results.csv"
 COLUMNS = (
     "size", "scene", "start", "ok", "error", "width", "height", "steps", "latency_s", "first_s", "load_s", "compile_s",
     "peak_gb", "estimated_gb", "graphs", "recompiles", "breaks", "cache_misses", "compiled", "pictures", "device",
-    "torch", "commit", "date", "process_s", "blocks", "settings",
+    "torch", "commit", "date", "process_s", "blocks", "settings", "attention", "swap_s", "same", "frames",
 )  # fmt: skip
 
 Row = Mapping[str, str]
@@ -74,6 +74,34 @@ def table(rows: Sequence[Row]) -> str:
         ]
         lines.append([*cells, shown(_number(mine["cold"], "compile_s"), 1, " s")])
     return markdown(header, lines)
+
+
+def bars(rows: Sequence[Row]) -> list[str]:
+    """A line for each figure that is to be reached, with what was measured; none for what was not."""
+    newest = {(row["scene"], row["start"]): row for row in rows}
+    eager, cold, warm = (newest.get(("regional", start)) for start in ("eager", "cold", "warm"))
+    whole, swaps = newest.get(("whole", "cold")), newest.get(("swaps", "cold"))
+    plain, fast = _number(eager, "latency_s"), _number(_first(warm, cold), "latency_s")
+    blocks, model = _number(cold, "compile_s"), _number(whole, "compile_s")
+    begins, recompiles = _number(warm, "compile_s"), _number(swaps, "recompiles")
+    lines = []
+    if plain and fast:
+        lines.append(f"compiled / eager: {plain / fast:.2f} times as fast (bar: 1.5)")
+    if blocks and model:
+        lines.append(f"whole model / block by block: {model / blocks:.1f} times the compile time (bar: 6)")
+    elif blocks and whole is not None and whole["process_s"]:
+        most = float(whole["process_s"]) - (_number(cold, "process_s") or 0.0) + blocks
+        lines.append(
+            f"whole model / block by block: not compiled by {most / blocks:.1f} times the compile time (bar: 6)"
+        )
+    if begins is not None:
+        lines.append(f"warm start: {begins:.2f} s of compiling (bar: 3)")
+    if swaps is not None and recompiles is not None:
+        same = "the same picture again" if swaps["same"] == "1" else "another picture afterwards"
+        lines.append(
+            f"LoRAs in turn: {recompiles:.0f} recompiles, {float(swaps['swap_s']):.2f} s each, {same} (bar: 0)"
+        )
+    return lines
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

@@ -33,31 +33,81 @@ class _Quiet:
 def measure(job: Mapping[str, Any]) -> dict[str, Any]:
     """Draw and time. Refused, or an error of the device, where it can't be done.
 
-    job: base and family of the model, settings by name, prompt (values of a `SamplePrompt`), pictures to draw.
+    job: base and family of the model, settings by name, prompt (values of a `SamplePrompt`), pictures to draw; swaps:
+    whether they are one of each of some LoRAs, and of the first one again.
     """
-    import torch
-
     from backend.preview.carry_out import Studio, draw_cell
-    from backend.runs.preview.request import PreviewRequest, Row
-    from backend.training.expected_memory import peak_ram
+    from backend.runs.preview.request import PreviewRequest
 
-    cfg = settings_of(job)
-    prompts = tuple(SamplePrompt(**{**job["prompt"], "seed": seed}) for seed in range(job["pictures"]))
-    request = PreviewRequest(config=cfg, rows=(Row(name="base model"),), prompts=prompts)
-    studio, seconds = Studio(), []
+    cfg, rows = settings_of(job), _rows(job)
+    seeds = [0] if job["swaps"] else range(job["pictures"])
+    prompts = tuple(SamplePrompt(**{**job["prompt"], "seed": seed}) for seed in seeds)
+    request = PreviewRequest(config=cfg, rows=rows, prompts=prompts)
+    studio, seconds, swaps = Studio(), [], []
     pipeline = studio.ready(request, _Quiet())
     for cell in request.cells():
+        if job["swaps"]:
+            swaps.append(_swap(pipeline, rows[cell.row]))
         draw_cell(request, cell, Path(job["folder"]), pipeline, _Quiet())
         seconds.append(pipeline.seconds.last)
+    answer = {"latency_s": median(seconds[1:] or seconds), **_figures(pipeline, studio.expected)}
+    if job["swaps"]:
+        # the first file is in the model already
+        answer |= {"swap_s": median(swaps[1:]), "same": _are_same(request, Path(job["folder"]))}
+    return answer
+
+
+def _rows(job: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What is drawn: the base model, or with each LoRA, and with the first of them again."""
+    from backend.runs.preview.request import LoraUse, Row
+
+    if not job["swaps"]:
+        return (Row(name="base model"),)
+    from backend.bench.inference.loras import write_loras
+
+    paths = write_loras(Path(job["base"]), job["family"], Path(job["folder"]) / "loras")
+    return tuple(Row(name=path.stem, loras=(LoraUse(path=str(path)),)) for path in [*paths, paths[0]])
+
+
+def _swap(pipeline: Any, row: Any) -> float:
+    """Seconds that it takes to have a row's LoRAs in the model."""
+    import torch
+
+    from backend.preview.carry_out import choices_of
+
+    began = time.monotonic()
+    pipeline.hold(choices_of(row))
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.monotonic() - began
+
+
+def _are_same(request: Any, folder: Path) -> bool:
+    """Whether the first LoRA's second picture is its first one again, and no other LoRA's."""
+    from PIL import Image
+
+    from backend.runs.samples import still_of
+
+    pictures = []
+    for cell in request.cells():
+        with Image.open(still_of(folder / cell.file)) as picture:
+            pictures.append(picture.tobytes())
+    return pictures[0] == pictures[-1] and len(set(pictures)) == len(pictures) - 1
+
+
+def _figures(pipeline: Any, expected: Any) -> dict[str, Any]:
+    """What an open pipeline took and takes. expected: its estimate, None where there is none."""
+    import torch
+
+    from backend.training.expected_memory import peak_ram
+
     device, stats = pipeline.base.device, pipeline.stats()
     on_gpu = device.type == "cuda"
     peak = torch.cuda.max_memory_allocated(device) if on_gpu else peak_ram()
-    expected = studio.expected
     estimated = 0 if expected is None else expected.estimate.peak.allocated if on_gpu else expected.estimate.ram_total
     return {
         "first_s": pipeline.seconds.first,
         "load_s": pipeline.seconds.load,
-        "latency_s": median(seconds[1:] or seconds),
         "compile_s": stats.seconds,
         "graphs": stats.graphs,
         "recompiles": stats.recompiles,
@@ -66,6 +116,7 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
         "peak_gb": peak / 1e9,
         "estimated_gb": estimated / 1e9,
         "compiled": pipeline.compiled.report.state,
+        "attention": pipeline.shapes.route.name,
         "device": torch.cuda.get_device_name(device) if on_gpu else "CPU",
     }
 

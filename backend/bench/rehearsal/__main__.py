@@ -51,9 +51,10 @@ def main(argv: Sequence[str] | None = None, write: Write | None = None) -> int:
         model, written_s = base_model_in(options.size, size, options.blocks, work, write)
         clear(work)
         _draw_inputs(size, scale, work / "pictures", inputs)
-        settings = write_settings(size, work, model, scale, steps, overrides)
-        write(f"training {steps} steps, then resuming; the trainer's output is in {work}\n")
-        trial = rehearse(settings, work / "runs", steps, size.resumed)
+        settings = write_settings(size, work, model, scale, steps, overrides, options.once)
+        then = "" if options.once else ", then resuming"
+        write(f"training {steps} steps{then}; the trainer's output is in {work}\n")
+        trial = rehearse(settings, work / "runs", steps, 0 if options.once else size.resumed)
         row = {
             "size": options.size,
             "blocks": options.blocks,
@@ -92,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--steps", type=_positive, help="steps before the run is stopped and resumed (default: 40, of clips 4)")
     add("--pictures", type=_positive, help="random pictures of several aspect ratios, or clips (default: 8, clips 4)")
     add("--setting", action="append", default=[], metavar="SECTION.NAME=VALUE", help="a setting of the run; repeatable")
+    add("--once", action="store_true", help="save once, keep no state and resume nothing, for a disk that is too small")
     add("--work", type=Path, required=True, help="folder for base model, caches and run, on a disk with room")
     add("--out", type=Path, default=OUT, help=f"folder of {RESULTS} (default: bench/rehearsals)")
     add("--commit", help="commit to record, where git can't be asked")
@@ -174,6 +176,7 @@ def _command(options: argparse.Namespace) -> str:
         value = getattr(options, name)
         if value != usual.get_default(name):
             line += [f"--{name}", bucket_name(value) if name == "clip" else str(value)]
+    line += ["--once"] if options.once else []
     for setting in options.setting:
         line += ["--setting", setting]
     return shlex.join([*line, "--work", "WORK"])

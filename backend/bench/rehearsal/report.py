@@ -34,8 +34,8 @@ and resumed. Only the base model's weights are random, since speed and memory do
     python launcher.py bench --rehearse wan21_14b --clip 832x480x81 --work /tmp/rehearsal --out docs/rehearsals
 
 `--work` is a new folder, or that of an earlier rehearsal, on a disk with room for the model: 7 GB for SDXL, 34 GB for
-FLUX.1, 58 GB for Qwen-Image, 41 GB for Wan 2.1 14B, 42 GB for HunyuanVideo, less with `--blocks`. The model stays
-there for the next rehearsal.
+FLUX.1, 58 GB for Qwen-Image, 41 GB for Wan 2.1 14B and for both experts of Wan 2.2 in 8 bits, 42 GB for
+HunyuanVideo, less with `--blocks`. The model stays there for the next rehearsal.
 All options: `python launcher.py bench --rehearse sdxl --help`.
 
 """
@@ -46,6 +46,21 @@ and holds what recorded passes keep where it expected them; where it did not, it
 that. Resume is the time from the start of the second process to the end of its first step. A GB has 2**30 bytes,
 as in the names of GPUs.
 """
+_FULL_COLUMNS = ("Who", "Model", "Weights", "Optimizer", "Blocks swapped", "s/step", "Peak GB", "Reserved GB",
+                 "Estimate GB", "RAM GB")  # fmt: skip
+_FULL_ABOUT = """
+## Full fine-tuning
+
+All weights of the denoiser are trained. What others publish stands beside it, as their pages say it: GB of the GPU that
+it takes, measured by them on other machines.
+
+"""
+# docs/flux_train_network.md and docs/sdxl_train_network.md of kohya-ss/sd-scripts, for batches of one at 1024 px
+_PUBLISHED = (
+    ("sd-scripts", "FLUX.1", "bf16", "adafactor, fused", "8", "24"),
+    ("sd-scripts", "FLUX.1", "bf16", "adafactor, fused", "28", "12"),
+    ("sd-scripts", "SDXL", "fp32", "adafactor, fused", "0", "17"),
+)
 _PHASES_ABOUT = """
 Seconds that each phase of the first process took:
 
@@ -117,9 +132,43 @@ def phase_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def full_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows that train whole models, beside what others publish, as a Markdown table; empty without such rows."""
+    own = [row for row in rows if _set(row).get("training.kind") == "full"]
+    if not own:
+        return ""
+    lines = [_line(_FULL_COLUMNS), _line(["---"] * len(_FULL_COLUMNS))]
+    for row in own:
+        values = _set(row)
+        fused = ", fused" if values.get("optimizer.fused_backward") == "true" else ""
+        figures = [f"failed: {row['error']}" if row.get("error") else _text(row.get("s_per_step"))]
+        names = ("peak_allocated_gb", "peak_reserved_gb", "estimated_gb", "ram_peak_gb")
+        lines.append(
+            _line(
+                [
+                    "Monotile",
+                    _model(row),
+                    values.get("training.full_weight_dtype", "fp32"),
+                    values.get("optimizer.optimizer", "adamw") + fused,
+                    values.get("memory.blocks_to_swap", "0"),
+                    *figures,
+                    *(_text(row.get(name)) for name in names),
+                ]
+            )
+        )
+    lines += [_line([*cells[:5], "-", cells[5], "-", "-", "-"]) for cells in _PUBLISHED]
+    return "\n".join(lines) + "\n"
+
+
+def _set(row: Mapping[str, Any]) -> dict[str, str]:
+    """``section.name`` -> value of the settings that a row gives."""
+    return {name: value for name, _, value in (text.partition("=") for text in row.get("settings") or [])}
+
+
 def _model(row: Mapping[str, Any]) -> str:
-    """Base model, its blocks where it is cut, and the size of what is trained on."""
+    """Base model, its blocks where it is cut, what is trained but a LoRA, and the size of what is trained on."""
     depth = f", {row['blocks']} blocks" if row.get("blocks") else ""
+    depth += ", full" if _set(row).get("training.kind") == "full" else ""
     return f"{row['size']}{depth}, {row.get('clip') or '{} px'.format(row['resolution'])}"
 
 
@@ -131,7 +180,9 @@ def page(folder: Path) -> str:
     commands = "\n".join(dict.fromkeys(f"    {row['command']}" for row in rows))
     phases = phase_table(rows)
     phases = phases and f"{_PHASES_ABOUT}{phases}"
-    return f"{_ABOUT}{table(rows)}{_COLUMNS_ABOUT}{_notes(rows)}{phases}\nThe rows were made by:\n\n{commands}\n"
+    full = full_table(rows)
+    full = full and f"{_FULL_ABOUT}{full}"
+    return f"{_ABOUT}{table(rows)}{_COLUMNS_ABOUT}{_notes(rows)}{phases}{full}\nThe rows were made by:\n\n{commands}\n"
 
 
 def _notes(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -55,7 +55,7 @@ class RehearsalSize:
         ValueError, in words, for a number of blocks that the denoiser can't have.
         """
         config = headers.read_json(SHIPPED / part.shipped) | dict(self.parts.get(part.name, {}))
-        if blocks is not None and part == self.denoiser():
+        if blocks is not None and part.class_names == self.denoiser().class_names:
             config |= self._cut(config, blocks)
         return config
 
@@ -159,25 +159,36 @@ _TINY_HUNYUAN = {
 # A real clip at 480p.
 _CLIP = (832, 480, 81)
 _SHORT = {"steps": 4, "resumed": 1, "inputs": 4}
+_EXPERTS = frozenset({"transformer", "transformer_2"})
+# So that the few steps train each.
+_BOTH = {"timesteps.train_experts": "both", "timesteps.switch_boundary_every": 2}
 
 SIZES = {
     "flux": RehearsalSize(family="flux", depth=_FLUX_DEPTH),
     "sdxl": RehearsalSize(family="sdxl", settings=_UNET_SETTINGS, true_guidance=7.0),
     "qwen_image": RehearsalSize(family="qwen_image", depth=("num_layers",)),
     "wan21_14b": RehearsalSize(family="wan", depth=("num_layers",), clip=_CLIP, **_SHORT),
-    # The expert for high noise, with its matrices in 8 bits, as files and in memory.
+    # Both experts by turns, with their matrices in 8 bits, as files and in memory.
     "wan22": RehearsalSize(
         family="wan22",
         depth=("num_layers",),
-        settings={"memory.base_quantization": "fp8", "timesteps.min_timestep": 875},
+        settings={"memory.base_quantization": "fp8", **_BOTH},
         clip=_CLIP,
-        fp8=frozenset({"transformer"}),
+        fp8=_EXPERTS,
         **_SHORT,
     ),
     "hunyuan_video": RehearsalSize(family="hunyuan_video", depth=_FLUX_DEPTH, clip=_CLIP, **_SHORT),
     # For tests on a CPU.
     "tiny-flux": RehearsalSize(family="flux", depth=_FLUX_DEPTH, parts=_TINY_FLUX, resolution=64),
     "tiny-wan": RehearsalSize(family="wan", depth=("num_layers",), parts=_TINY_WAN, clip=(64, 64, 5), **_SHORT),
+    "tiny-wan22": RehearsalSize(
+        family="wan22",
+        depth=("num_layers",),
+        parts=_TINY_WAN | {"transformer_2": _TINY_WAN["transformer"]},
+        settings=_BOTH,
+        clip=(64, 64, 5),
+        **_SHORT,
+    ),
     "tiny-hunyuan": RehearsalSize(
         family="hunyuan_video", depth=_FLUX_DEPTH, parts=_TINY_HUNYUAN, clip=(64, 64, 5), **_SHORT
     ),

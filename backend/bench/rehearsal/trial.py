@@ -71,7 +71,8 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """A run and its processes; `resumed` is None where the first one failed, `run` where it made no run folder."""
+    """A run and its processes; `resumed` is None where the first one failed or none followed, `run` where it made no
+    run folder."""
 
     run: Run | None
     first: Process
@@ -85,20 +86,22 @@ class Trial:
 
 
 def write_settings(
-    size: RehearsalSize, work: Path, base_model: Path, scale: Scale, steps: int, overrides: Mapping[str, str]
+    size: RehearsalSize,
+    work: Path,
+    base_model: Path,
+    scale: Scale,
+    steps: int,
+    overrides: Mapping[str, str],
+    once: bool = False,
 ) -> Path:
     """Write the run's TOML to `work` and return its path. overrides: ``section.name`` -> value as on a command line.
+
+    once: the run saves at its end alone, and no state.
 
     Refused with every setting that is wrong.
     """
     resolution = scale.resolution
-    prompt = {"prompt": "a photo of a red circle", "steps": 8, "width": resolution, "height": resolution}
-    every = max(1, steps // 2)
-    if scale.clip is not None:
-        width, height, frames = scale.clip
-        prompt |= {"width": width, "height": height, "frames": frames, "steps": 4}
-        # Each takes as long as some steps, and must have begun before the run is asked to stop.
-        every = max(1, steps - 1)
+    prompt, every = _sample(scale, steps)
     data: dict[str, Any] = {
         "model": {"family": size.family, "base_model": str(base_model)},
         "dataset": {
@@ -117,8 +120,8 @@ def write_settings(
         "saving": {
             "output_dir": str(work / "runs"),
             "output_name": "rehearsal",
-            "save_every_n_steps": every,
-            "save_state": True,
+            "save_every_n_steps": None if once else every,
+            "save_state": not once,
         },
     }
     if scale.clip is not None:
@@ -140,11 +143,22 @@ def write_settings(
     return path
 
 
+def _sample(scale: Scale, steps: int) -> tuple[Row, int]:
+    """The sample that is drawn, and after how many steps each time."""
+    side = scale.resolution
+    prompt: Row = {"prompt": "a photo of a red circle", "steps": 8, "width": side, "height": side}
+    if scale.clip is None:
+        return prompt, max(1, steps // 2)
+    width, height, frames = scale.clip
+    # Each takes as long as some steps, and must have begun before the run is asked to stop.
+    return prompt | {"width": width, "height": height, "frames": frames, "steps": 4}, max(1, steps - 1)
+
+
 def rehearse(settings: Path, runs: Path, steps: int, resumed_steps: int) -> Trial:
     """Train with these settings until `steps` are done, stop, resume, stop again after `resumed_steps` more.
 
-    runs: folder in which the run's own folder is made; empty or missing. The trainer's output goes to train.log and
-    resume.log beside the settings.
+    resumed_steps: 0 where nothing is resumed. runs: folder in which the run's own folder is made; empty or missing. The
+    trainer's output goes to train.log and resume.log beside the settings.
     """
     log = settings.with_name("train.log")
     first = _train([str(settings)], runs, steps, log)
@@ -152,6 +166,8 @@ def rehearse(settings: Path, runs: Path, steps: int, resumed_steps: int) -> Tria
     last = int(first.rows[-1]["step"]) if first.rows else 0
     if first.exit_code or run is None or not last:
         return Trial(run=run, first=first, resumed=None, error=failure(run, log))
+    if not resumed_steps:
+        return Trial(run=run, first=first, resumed=None, error="")
     log = settings.with_name("resume.log")
     resumed = _train(["--resume", str(run.path)], runs, last + resumed_steps, log)
     going = resumed.exit_code == 0 and bool(resumed.rows)

@@ -12,23 +12,27 @@ from backend.compile.cuda_graphs import capture
 ROOM = 2.3
 """Free memory that recording needs, in what a pass needs: recordings keep that much, and a shape that comes later runs
 plainly beside them first."""
+SPARE = 8 << 30
+"""Bytes that must be free besides, where large kernels make recording a small gain: samples may need them later."""
 _PASSES = 3
-_SHARE = 0.7
-"""Least part of a forward pass that the processor needs for launching it, for recording to be tried. On an H200 FLUX's
-4 + 8 compiled blocks gain 2 to 5 % of a step by it; SDXL, which is all launching, nearly four fifths."""
-_GAIN = 0.05
-"""Least part of a forward pass that a replay has to save. Launching also waits where a slow GPU has many kernels
-queued, so that the share alone does not decide."""
+_SHARE = 0.3
+"""Least part of a forward pass that the processor needs for launching it, for recording to be tried at all. On an H200
+it is most of a pass of SDXL, which a replay shortens by nearly four fifths."""
+_GAIN = 0.03
+"""Least part of a forward and backward pass that a replay has to save. FLUX's 4 + 8 compiled blocks gain 2 to 7 % on an
+H200. Launching also waits where a slow GPU has many kernels queued, so that the share alone does not decide."""
 
 
 class Trial:
     """Runs some passes as they are, waits for each, and says whether the processor is what they wait for.
 
-    against: why nothing is to be recorded, once that is found. words: what was found, as a sentence's second half.
-    gain: the part of a forward pass that the first recording's replay saves, once it is known.
+    spare: bytes that must be free besides what recording takes. against: why nothing is to be recorded, once that is
+    found. words: what was found, as a sentence's second half. gain: the part of a forward and backward pass that the
+    first recording's replay saves, once it is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spare: int = 0) -> None:
+        self.spare = spare
         self.against = ""
         self.words = ""
         self.gain: float | None = None
@@ -54,9 +58,9 @@ class Trial:
         return out
 
     def pays(self, gain: float) -> bool:
-        """Whether a replay that saves this part of a forward pass saves enough."""
+        """Whether a replay that saves this part of a forward and backward pass saves enough."""
         self.gain = gain
-        self.words = f"a replay saves {gain:.0%} of a forward pass"
+        self.words = f"a replay saves {gain:.0%} of a forward and backward pass"
         if gain < _GAIN:
             self.against = f"it hardly pays on this GPU: {self.words}"
         return not self.against

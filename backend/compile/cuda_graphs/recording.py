@@ -59,15 +59,17 @@ def forget(denoiser: nn.Module) -> bool:
 class Recorder:
     """Calls functions that compute tensors from tensors and `module`'s weights, and records what they launch.
 
-    A shape's first pass runs as it is, which compiles what has to be; its second is recorded, and those after it are
-    replayed. The passes before one that is recorded must be done with, their losses gone. Passes without gradients are
-    never recorded. Where recording fails, or gives something else than the plain pass, the run continues without.
+    The first pass of all runs as it is, and shows what memory a pass needs. From then on a shape is recorded where it
+    is first seen: the plain pass that its recording is compared with compiles what has to be. The passes before one
+    that is recorded must be done with, their losses gone. Passes without gradients are never recorded. Where recording
+    fails, or gives something else than the plain pass, the run continues without.
 
     A weight or buffer that lies elsewhere at a later pass, since it was not changed in place, makes recordings void.
     tell: called whenever something below has changed. trial: what finds out first whether recording pays.
     failed: why nothing is recorded any more, nor replayed. full: why further shapes are not recorded. seconds: spent
     recording. kept: bytes of the GPU that only recordings use. made: gradients of `trained`, where the backward pass
-    of every recording writes them.
+    of every recording writes them. plain_seconds, replay_seconds: of a forward and backward pass of the shape that was
+    recorded first. compiled_seconds: gives the seconds of all compiles so far, which `seconds` leaves out.
     """
 
     def __init__(self, module: nn.Module, tell: Tell, trial: Trial | None = None) -> None:
@@ -80,6 +82,8 @@ class Recorder:
         self.seconds = 0.0
         self.kept = 0
         self.made: list[Tensor] = []
+        self.plain_seconds = self.replay_seconds = 0.0
+        self.compiled_seconds: Callable[[], float] = float
         self._held = [*module.parameters(), *module.buffers()]
         self._gradients: list[Tensor] = []
         self._seen: set[Hashable] = set()
@@ -98,12 +102,15 @@ class Recorder:
             return function(*inputs, **named)
         if key in self.recordings:
             return self.recordings[key](leaves)
-        if key not in self._seen:
-            self._seen.add(key)
-            self._make_room(sum(leaf.numel() for leaf in leaves if isinstance(leaf, Tensor)))
-        elif self.trial is not None and not self.trial.decided:
-            return self._try(self.trial, function, *inputs, **named)
-        elif not self.full and self._has_room():
+        is_first = not self._seen
+        more = 1.0 if key in self._seen else self._make_room(leaves)
+        is_new = key not in self._seen
+        self._seen.add(key)
+        if is_first or self.failed or self.full or not self._has_room(more):
+            return self._plain(function, *inputs, **named)
+        if self.trial is not None and not self.trial.decided:
+            self._try(self.trial, is_new, function, *inputs, **named)
+        if self.trial is None or not self.trial.against:
             self._record(key, function, leaves, form)
         recording = self.recordings.get(key)
         return self._plain(function, *inputs, **named) if recording is None else recording(leaves)
@@ -120,14 +127,18 @@ class Recorder:
             self._check_places()
         return None if self.failed else key
 
-    def _try(self, trial: Trial, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        started = time.perf_counter()
-        out = trial(function, *inputs, **named)
-        self.seconds += time.perf_counter() - started
-        if trial.decided:
-            log.info("CUDA graphs: %s", trial.words)
-            self.tell(self)
-        return out
+    def _try(self, trial: Trial, is_new: bool, function: Callable[..., Any], *inputs: Any, **named: Any) -> None:
+        """Time forward passes and drop what they gave; what they draw, the pass itself draws again."""
+        started, state = self._clock(), capture.random_state()
+        with torch.random.fork_rng(devices=[]):
+            if is_new:
+                self._plain(function, *inputs, **named)  # it compiles
+            while not trial.decided:
+                self._plain(trial, function, *inputs, **named)
+        capture.set_random_state(state)
+        self.seconds += self._clock() - started
+        log.info("CUDA graphs: %s", trial.words)
+        self.tell(self)
 
     def _plain(self, function: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
         """A pass as it is; where memory runs out beside the recordings, they go first."""
@@ -155,22 +166,34 @@ class Recorder:
         self.recordings.clear()
         self._pool, self._beside, self.kept = None, 0, 0
 
-    def _make_room(self, size: int) -> None:
-        """Before the first pass of a shape of `size` numbers: it runs beside the recordings, and may be the largest."""
+    def _make_room(self, leaves: Leaves) -> float:
+        """Before the first pass of a shape: how many times as much as any before it may need, which has to be free.
+
+        It runs beside the recordings, and may be the largest.
+        """
+        size = sum(leaf.numel() for leaf in leaves if isinstance(leaf, Tensor))
         more = max(1.0, size / self._largest) if self._largest else 1.0
         self._largest = max(self._largest, size)
         free = capture.free_bytes() - self.kept
         if self.recordings and free < more * capture.passing_bytes():
             self._give_up(f"a new picture size needs a plain pass, and {_gb(free)} of the GPU's memory are free")
+        return more
 
-    def _has_room(self) -> bool:
-        """Whether a shape can be recorded, with a plain pass beside all recordings; else says why not, for good."""
-        free, needed = capture.free_bytes() - self.kept, capture.passing_bytes()
+    def _has_room(self, more: float = 1.0) -> bool:
+        """Whether a shape can be recorded, with a plain pass beside all recordings; else says why not, for good.
+
+        more: how many times as large as all before it the shape is; what a larger one needs is known after it ran.
+        """
+        free, needed = capture.free_bytes() - self.kept, more * capture.passing_bytes()
         needed = int(needed * (ROOM - 1 if self.recordings else ROOM)) + 3 * _bytes(self.trained)
+        needed += 0 if self.trial is None else self.trial.spare
         if len(self.recordings) >= _MOST:
             self.full = f"{_MOST} shapes are recorded"
         elif free < needed:
             self.full = f"{_gb(needed)} of the GPU's memory must be free for it, and {_gb(free)} are"
+        if self.full and more > 1:
+            self.full = ""
+            return False
         if self.full and not self.recordings:
             self._give_up(self.full)
         elif self.full:
@@ -179,7 +202,7 @@ class Recorder:
         return not self.full
 
     def _record(self, key: Hashable, function: Callable[..., Any], leaves: Leaves, form: TreeSpec) -> None:
-        started, outside = time.perf_counter(), capture.outside_bytes()
+        started, outside = self._clock(), capture.outside_bytes()
         if self._pool is None:
             self._pool = capture.new_pool()
         if not self.made:
@@ -189,14 +212,16 @@ class Recorder:
         state = capture.random_state()
         try:
             recording = Recording(
-                function, leaves, form, self.trained, self.made, self.add_gradients, self._pool, self._asks_for_gain
+                function, leaves, form, self.trained, self.made, self.add_gradients, self._pool, self._is_untimed
             )
+        except torch.OutOfMemoryError:
+            recording, why = None, "memory ran out"
         except Exception as error:
             # Anything: each library refuses to be recorded in its own way, and the run can continue without.
             recording, why = None, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         # What this pass drops is what it would have dropped without a recording.
         capture.set_random_state(state)
-        self.seconds += time.perf_counter() - started
+        self.seconds += self._clock() - started
         if recording is None:
             self._give_up(why)
             return
@@ -204,11 +229,20 @@ class Recorder:
             del recording
             self._end()
             return
+        if self._is_untimed:
+            self.plain_seconds, self.replay_seconds = recording.plain_seconds, recording.replay_seconds
         self.recordings[key] = recording
         self._beside += max(0, capture.outside_bytes() - outside)
         self.kept = capture.pool_bytes(self._pool) + self._beside
         log.info("recorded CUDA graphs of shape %d", len(self.recordings))
         self.tell(self)
+
+    def _clock(self) -> float:
+        return time.perf_counter() - self.compiled_seconds()
+
+    @property
+    def _is_untimed(self) -> bool:
+        return not self.plain_seconds
 
     @property
     def _asks_for_gain(self) -> bool:

@@ -26,9 +26,9 @@ class Recording:
     """A function's forward and backward pass on inputs of one shape, with the tensors that they read and write.
 
     leaves, form: the inputs as `tree_flatten` gives them. trained: weights whose gradients the backward pass writes to
-    `made`. add: called after each backward pass with whether it reached each of them. pool: memory to record in. timed:
-    find `gain`, the part of a forward pass's time that a replay saves. RuntimeError where a replay does not give what
-    the plain pass gave; besides what a capture raises.
+    `made`. add: called after each backward pass with whether it reached each of them. pool: memory to record in.
+    timed: find what a forward and backward pass takes, `plain_seconds` and replayed `replay_seconds`. RuntimeError
+    where a replay does not give what the plain pass gave; besides what a capture raises.
     """
 
     def __init__(
@@ -53,12 +53,25 @@ class Recording:
         self._state = capture.random_state()
         with capture.aside():
             # A stream's first pass takes memory of its own, which would count.
-            plain_seconds = self._seconds_of(self._forward) if timed else 0.0
+            self.plain_seconds = self._seconds_of(self._run_once) if timed else 0.0
             outputs, inner, gradients = self._run_plainly()
         self._capture(pool)
         # So would the first replay, which brings the graph to the GPU.
-        self.gain = 1 - self._seconds_of(self._replay_forward) / plain_seconds if timed else None
+        self.replay_seconds = self._seconds_of(self._replay_once) if timed else 0.0
         self._check(outputs, inner, gradients)
+
+    @property
+    def gain(self) -> float:
+        """The part of a forward and backward pass that a replay saves, where both were timed."""
+        return 1 - self.replay_seconds / self.plain_seconds if self.plain_seconds else 0.0
+
+    def _run_once(self) -> None:
+        outputs, _ = self._forward()
+        self._backward(outputs, [out.detach() for out in outputs])
+
+    def _replay_once(self) -> None:
+        self._replay_forward()
+        self._replay_backward()
 
     def _run_plainly(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Outputs, and the gradients of inputs and of weights for gradients that are the outputs themselves.
@@ -70,12 +83,12 @@ class Recording:
         kept = [out.detach().clone() for out in outputs]
         return kept, *self._parted(self._backward(outputs, list(kept)))
 
-    def _seconds_of(self, forward: Callable[[], Any]) -> float:
-        """What a forward pass takes at its second time."""
-        forward()
+    def _seconds_of(self, run: Callable[[], Any]) -> float:
+        """What a pass takes at its second time."""
+        run()
         capture.wait()
         began = time.perf_counter()
-        forward()
+        run()
         capture.wait()
         return time.perf_counter() - began
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from backend.base.problems import Problem
+from backend.config.rules.captions import CAPTION_RULES
 from backend.config.rules.compile import COMPILE_RULES
 from backend.config.rules.dataset import DATASET_RULES
 from backend.config.rules.full import FULL_RULES
 from backend.config.rules.loss import LOSS_RULES
+from backend.config.rules.masks import MASK_RULES
 from backend.config.rules.memory import MEMORY_RULES
 from backend.config.rules.model import MODEL_RULES
 from backend.config.rules.network import NETWORK_RULES
@@ -32,6 +34,8 @@ RULES: tuple[Rule, ...] = tuple(
         (
             *MODEL_RULES,
             *DATASET_RULES,
+            *CAPTION_RULES,
+            *MASK_RULES,
             *VIDEO_RULES,
             *NETWORK_RULES,
             *OPTIMIZER_RULES,

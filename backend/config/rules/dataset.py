@@ -41,6 +41,17 @@ DATASET_RULES: tuple[Rule, ...] = (
         "Add the folder of your subject, or remove is_reg",
     ),
     Rule(
+        ("dataset.folders",),
+        lambda folders: [
+            number
+            for number, folder in enumerate(folders)
+            if folder.class_images and not (folder.is_reg and folder.class_tokens)
+        ],
+        "class_images are drawn into a regularization folder, from its caption",
+        "Set is_reg and class_tokens of the folder, or remove class_images",
+        column="class_images",
+    ),
+    Rule(
         ("dataset.folders", "validation.validation_folders", "sampling.prompts", "model.family"),
         lambda folders, measured, prompts, family: (
             FAMILIES[family].controls is None

@@ -38,10 +38,6 @@ _REFUSED: dict[str, tuple[str, str]] = {
         "conv_dim is the rank of a LoRA, and training kind full trains the convolutions themselves",
         "Remove conv_dim, or set training.kind to lora",
     ),
-    "network.train_text_encoder": (
-        "the text encoders can only be trained with a LoRA, not with training kind full",
-        "Turn train_text_encoder off, or set training.kind to lora",
-    ),
     "network.network_weights": (
         "network_weights is a LoRA to continue, and training kind full trains none",
         "Choose it in network.base_weights, which merges it into the base model, or set training.kind to lora",
@@ -57,10 +53,6 @@ _REFUSED: dict[str, tuple[str, str]] = {
     "memory.base_quantization": (
         "weights in {base_quantization} can't be trained: their steps are smaller than the format can show",
         "Set base_quantization to none, or training.kind to lora",
-    ),
-    "memory.blocks_to_swap": (
-        "blocks_to_swap copies frozen weights to the GPU and never back, so that what is trained would be lost",
-        "Set blocks_to_swap to 0, or training.kind to lora",
     ),
 }
 
@@ -121,6 +113,24 @@ FULL_RULES: tuple[Rule, ...] = (
         "fused_backward uses gradients before the loss scaling of fp16 can be taken out of them",
         "Set training.mixed_precision to bf16, or turn fused_backward off",
     ),
+    Rule(
+        ("memory.blocks_to_swap", "optimizer.fused_backward", _KIND),
+        lambda blocks, fused, kind: kind == "full" and blocks > 0 and not fused,
+        "swapped blocks that are trained leave the GPU in the backward pass, and so have to be stepped there",
+        "Turn optimizer.fused_backward on, or set blocks_to_swap to 0",
+    ),
+    Rule(
+        ("memory.blocks_to_swap", "training.ema", _KIND),
+        lambda blocks, ema, kind: kind == "full" and blocks > 0 and ema,
+        "ema needs all trained weights on the GPU after each step, and swapped blocks are not there",
+        "Turn ema off, or set blocks_to_swap to 0",
+    ),
+    Rule(
+        ("memory.text_encoder_quantization", "network.train_text_encoder", _KIND),
+        lambda kept, trained, kind: kind == "full" and trained and kept != "none",
+        "text encoders in {text_encoder_quantization} can't be trained: their steps are smaller than the format shows",
+        "Set text_encoder_quantization to none, or turn train_text_encoder off",
+    ),
     _tensors_alone("optimizer.fused_backward", True, "fused_backward", "turn fused_backward off"),
     _tensors_alone("training.full_weight_dtype", "bf16", "full_weight_dtype bf16", "set full_weight_dtype to fp32"),
     Rule(
@@ -134,6 +144,14 @@ FULL_RULES: tuple[Rule, ...] = (
         lambda weights, kind: weights == "bf16" and kind != "full",
         "full_weight_dtype has no effect: the base model is not trained",
         "Set network.lora_weight_dtype for the LoRA, or training.kind to full",
+        "warning",
+    ),
+    Rule(
+        ("model.weight_dtype", "training.full_weight_dtype", _KIND),
+        lambda frozen, weights, kind: kind == "full" and frozen not in ("auto", weights),
+        "weight_dtype {weight_dtype} is the format of VAE and text encoders: what is trained is kept in "
+        "{full_weight_dtype}, as full_weight_dtype says",
+        "Set training.full_weight_dtype for the trained weights, or weight_dtype to auto",
         "warning",
     ),
     *(_without_effect(f"network.{name}") for name in _WITHOUT_EFFECT),

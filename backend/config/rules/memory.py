@@ -48,12 +48,48 @@ MEMORY_RULES: tuple[Rule, ...] = (
         "Set compile.compile_backend to inductor, or remove activation_memory_budget",
         "warning",
     ),
+    Rule(
+        (
+            "memory.checkpointing_kind",
+            "training.gradient_checkpointing",
+            "compile.compile",
+            "compile.compile_backend",
+            "compile.disable_linear",
+            "network.network_dropout",
+            "network.rank_dropout",
+            "network.module_dropout",
+        ),
+        lambda kind, on, compiled, backend, linear, *dropouts: (
+            kind == "attention"
+            and on
+            and compiled
+            and (backend not in PARTITIONING or linear == "on" or any(drop > 0 for drop in dropouts))
+        ),
+        "checkpointing_kind attention is block here: compiled blocks keep attention only within their graphs, which "
+        "needs the backend inductor, compiled linear layers and no dropout",
+        "Set checkpointing_kind to block; attention works with inductor, compiled linear layers and no dropout",
+        "warning",
+    ),
     # quantised base
     Rule(
         ("memory.base_compute", "memory.base_quantization"),
         lambda compute, kind: compute != "bf16" and kind not in ("none", compute),
         "base_compute {base_compute} needs weights in {base_compute}, not in {base_quantization}",
         "Set base_quantization to {base_compute}, or base_compute to bf16",
+    ),
+    Rule(
+        ("memory.base_products", "memory.base_compute"),
+        lambda products, compute: products != "auto" and compute == "bf16",
+        "base_products has no effect: base_compute is bf16",
+        "Set base_compute to fp8 or int8, or base_products to auto",
+        "warning",
+    ),
+    Rule(
+        ("memory.base_products", "memory.base_compute", "memory.blocks_to_swap"),
+        lambda products, compute, count: products == "fast" and compute != "bf16" and count > 0,
+        "base_products fast doubles what each swapped block copies to the GPU",
+        "Set base_products to small, or blocks_to_swap to 0",
+        "warning",
     ),
     # swap, and kinds of networks
     Rule(

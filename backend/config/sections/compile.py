@@ -134,8 +134,9 @@ class CompileSection(Section):
     attention: Literal["auto", "sdpa", "flash2", "fa3", "fa4", "varlen", "flex"] = setting(
         "auto",
         label="Attention (kernel)",
-        help="Kernel that computes attention; the result is the same. auto: the fastest on this machine. sdpa: "
-        "PyTorch's own, runs everywhere. varlen and flex: PyTorch's own for static shapes. flash2, fa3, fa4: "
+        help="Kernel that computes attention; the result is the same. auto: a run of at least 200 steps measures "
+        "once which is fastest on this GPU for its size, in some seconds; later runs and a resume use the answer. "
+        "sdpa: PyTorch's own, runs everywhere. varlen and flex: PyTorch's own for static shapes. flash2, fa3, fa4: "
         "the flash-attn packages, if they are installed. The doctor names what is missing.",
         aliases=("attn_mode", "sdpa", "flash_attn", "xformers", "attention_mechanism", "attention_backend"),
     )
@@ -162,8 +163,8 @@ class CompileSection(Section):
         label="CUDA graphs",
         help="Records the forward and backward pass of each image size once and replays it, so that the CPU need "
         "not start thousands of kernels in each step: SDXL takes a quarter of the time on an H200. auto times "
-        "three steps first, and records where starting kernels takes most of a step, the first replay is "
-        "faster and enough memory is free. The second step of each size is slower. Works with and without "
+        "some passes first, and records where starting kernels takes a good part of a pass, the first replay is "
+        "faster and enough memory is free. The first step of each size is slower. Works with and without "
         "compile; needs an NVIDIA GPU.",
         aliases=("cudagraphs", "use_cuda_graphs", "cuda_graph"),
     )

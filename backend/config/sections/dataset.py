@@ -22,6 +22,17 @@ def control_path() -> Any:
     )
 
 
+def mask_path() -> Any:
+    """The setting of a folder with masks, which belongs to a folder of images."""
+    return optional_path(
+        label="Mask folder",
+        help="Folder with a mask for each image, with the same file name: white parts count in the loss, black parts "
+        "as the weight outside of the mask says. Names that end in -masklabel, as OneTrainer has them, are found too, "
+        "and may lie in the image folder itself.",
+        aliases=("mask_dir", "mask_directory", "masks_dir"),
+    )
+
+
 class ImageFolder(Section):
     """One row of [[dataset.folders]]."""
 
@@ -59,6 +70,50 @@ class ImageFolder(Section):
         "the words of a sub-folder's name, dog for 10_dog.",
         aliases=("instance_prompt", "class_prompt"),
     )
+    class_images: int | None = setting(
+        None,
+        ge=1,
+        le=100_000,
+        unit="images",
+        label="Class images to draw",
+        help="Regularization images that this folder should hold. The base model draws those that are missing, from "
+        "the caption without file: on the Preview tab, or with launcher.py sample --class-images SETTINGS.toml.",
+        aliases=("num_class_images", "min_num_class_images"),
+    )
+    trigger_word: Annotated[str, AfterValidator(not_blank)] | None = setting(
+        None,
+        min_length=1,
+        label="Trigger word",
+        help="Trigger word of this folder, in place of that of all folders. Regularization images have none.",
+        aliases=("trigger", "activation_text"),
+        advanced=True,
+    )
+    caption_prefix: Annotated[str, AfterValidator(not_blank)] | None = setting(
+        None,
+        min_length=1,
+        label="Caption prefix",
+        help="Written in front of each caption of this folder, with a space between. It is part of the caption when "
+        "tags are shuffled.",
+        aliases=("prefix", "prepend"),
+        advanced=True,
+    )
+    caption_suffix: Annotated[str, AfterValidator(not_blank)] | None = setting(
+        None,
+        min_length=1,
+        label="Caption suffix",
+        help="Written after each caption of this folder, with a space between.",
+        aliases=("suffix", "append"),
+        advanced=True,
+    )
+    metadata_file: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
+        label="Caption table",
+        help="One file with the captions of many images: JSON as sd-scripts writes it (meta_cap.json, meta_lat.json), "
+        "JSON lines as Hugging Face data sets have them (metadata.jsonl), or CSV. Tables in the folder itself are "
+        "found without this. The caption file of an image counts before the table.",
+        aliases=("in_json", "caption_metadata_filename", "caption_table"),
+        advanced=True,
+    )
+    mask_path: Annotated[str, AfterValidator(clean_path)] | None = mask_path()
 
 
 class DatasetSection(Section):

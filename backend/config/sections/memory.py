@@ -16,9 +16,10 @@ class MemorySection(Section):
         le=1000,
         unit="blocks",
         label="Blocks to swap",
-        help="Keeps the frozen weights of this many blocks in RAM and copies them to the GPU just before they are "
+        help="Keeps the weights of this many blocks in RAM and copies them to the GPU just before they are "
         "needed, in the forward and in the backward pass. 0 keeps all blocks on the GPU. The loss stays the "
-        "same. A step can't be shorter than the copy; the log shows its time.",
+        "same. A step can't be shorter than the copy; the log shows its time. In full fine-tuning what was "
+        "trained goes back to RAM, with the optimizer's state, and fused_backward is needed.",
         aliases=("block_swap", "num_blocks_to_swap"),
     )
     swap_ring: int = setting(
@@ -71,12 +72,14 @@ class MemorySection(Section):
         aliases=("enable_vae_tiling", "vae_tiled", "tiled_vae", "vae_spatial_tile_sample_min_size"),
         advanced=True,
     )
-    checkpointing_kind: Literal["auto", "block", "offload", "selective"] = setting(
+    checkpointing_kind: Literal["auto", "block", "attention", "offload", "selective"] = setting(
         "auto",
         label="Checkpointing type",
         help="How gradient checkpointing works. block: computes every block a second time. auto: the same inside "
         "the compiled graphs, without what no gradient needs; as little memory, less time. Where inductor does "
-        "not compile the blocks, linear layers are not compiled or there is dropout, auto is block. offload: "
+        "not compile the blocks, linear layers are not compiled or there is dropout, auto is block. attention: as "
+        "auto, but the results of attention are kept: much less time for long clips, for one more copy of each "
+        "block's input in memory. offload: "
         "also moves the blocks' inputs to RAM, at the same time as the GPU works; the least VRAM, for long "
         "sequences and many blocks. selective: computes every second block a second time; half of the saving "
         "for half of the time.",
@@ -108,11 +111,21 @@ class MemorySection(Section):
         "bf16",
         label="Base model compute format",
         help="bf16: quantized weights are converted back to the precision of the run before each product. int8 "
-        "(NVIDIA Ampere and newer) and fp8 (Ada and newer) also round activations and gradients to 8 bits, row "
-        "by row: not the same numbers, and slower for a batch size of 1 (FLUX's width on an H100: bf16 107 ms, "
-        "fp8 118, int8 122). Without base_quantization they also keep the weights in that format, which saves "
-        "memory.",
+        "(NVIDIA Ampere and newer) and fp8 (Ada and newer) multiply in 8 bits: activations are rounded row by row, "
+        "and with base_products fast gradients too. Small layers and modulation stay in the precision of the run; "
+        "int8 rotates its inputs (Hadamard) so that outliers cost less. Without base_quantization they also keep "
+        "the weights in that format, which saves memory.",
         aliases=("quantized_matmul", "scaled_mm", "fp8_scaled_matmul", "int8_matmul"),
+        advanced=True,
+    )
+    base_products: Literal["auto", "fast", "small"] = setting(
+        "auto",
+        label="8-bit products",
+        help="What base_compute fp8 and int8 keep for the backward pass. fast: a second, transposed 8-bit copy of each "
+        "weight, so that the backward pass multiplies in 8 bits too; in all as much memory as bf16. small: no copy; "
+        "the backward pass converts weights back, which gives the more exact gradients, or multiplies int8 without "
+        "a copy on Ampere, Ada and consumer Blackwell. auto: fast for fp8 where the copies fit on the GPU and no "
+        "blocks are swapped, small otherwise.",
         advanced=True,
     )
     text_encoder_quantization: Literal["none", "int8", "nf4"] = setting(

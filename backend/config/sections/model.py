@@ -103,7 +103,8 @@ class ModelSection(Section):
         "auto",
         label="Base model precision",
         help="Number format of the frozen base model on the GPU. auto: bf16 where the GPU supports it, fp32 on a "
-        "CPU. bf16 needs half the memory of fp32. fp16 is for GPUs without bf16 and can overflow.",
+        "CPU. bf16 needs half the memory of fp32. fp16 is for GPUs without bf16 and can overflow. In full fine-tuning "
+        "the trained weights have a setting of their own (full_weight_dtype), and this is for VAE and text encoders.",
         aliases=("transformer_dtype", "dit_dtype", "base_model_precision", "full_bf16", "train_dtype"),
     )
     guidance_scale: float = setting(

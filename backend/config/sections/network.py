@@ -177,9 +177,9 @@ class NetworkSection(Section):
     train_text_encoder: bool = setting(
         False,
         label="Train text encoders",
-        help="The text encoders get a LoRA too, with the same rank, saved in the same file. Captions are then "
-        "encoded in every step and not cached, and the text encoders stay on the GPU: slower, with more "
-        "memory. It helps with new words.",
+        help="The text encoders get a LoRA too, with the same rank, saved in the same file; in full fine-tuning their "
+        "own weights are trained and saved. Captions are then encoded in every step and not cached, and the text "
+        "encoders stay on the GPU: slower, with more memory. It helps with new words.",
         aliases=("train_text_encoders", "train_te", "text_encoder_train", "network_train_text_encoder"),
     )
     lora_weight_dtype: Literal["fp32", "bf16"] = setting(

@@ -42,8 +42,8 @@ class SamplePrompt(Section):
         "-2511 keep its proportions.",
         aliases=("ci", "ctrl_img", "control_image_path", "image"),
     )
-    control_image_2: Annotated[str, AfterValidator(clean_path)] | None = _another("Second control picture")
-    control_image_3: Annotated[str, AfterValidator(clean_path)] | None = _another("Third control picture")
+    control_image_2: Annotated[str, AfterValidator(clean_path)] | None = _another("Second control image")
+    control_image_3: Annotated[str, AfterValidator(clean_path)] | None = _another("Third control image")
     width: int = setting(1024, ge=16, le=8192, unit="px", label="Width", help="Width of the image.", aliases=("w",))
     height: int = setting(1024, ge=16, le=8192, unit="px", label="Height", help="Height of the image.", aliases=("h",))
     frames: int | None = setting(

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from backend.config.declare import Section, setting
-from backend.config.sections.dataset import control_path
+from backend.config.sections.dataset import control_path, mask_path
 from backend.config.sections.values import clean_path, file_name
 
 _Sigma = Annotated[float, Field(gt=0, le=1)]
@@ -28,6 +28,7 @@ class ValidationFolder(Section):
         help="Name of this folder's line in the charts.",
     )
     control_path: Annotated[str, AfterValidator(clean_path)] | None = control_path()
+    mask_path: Annotated[str, AfterValidator(clean_path)] | None = mask_path()
 
 
 class ValidationSection(Section):
@@ -71,8 +72,9 @@ class ValidationSection(Section):
         ge=1,
         unit="validations",
         label="Early stop patience",
-        help="Ends the run, as a finished one, when the validation loss did not reach a new low in so many validations "
-        "in a row. Empty: the run has its whole length. When a finished run is resumed, the count begins again.",
+        help="Ends the run, as a finished one, when the validation loss did not reach a new low in this many "
+        "validations in a row. Empty: the run has its whole length. When a finished run is resumed, the count begins "
+        "again.",
         aliases=("early_stopping_patience",),
     )
     early_stop_min_gain: float = setting(
@@ -90,7 +92,7 @@ class ValidationSection(Section):
         ge=0,
         unit="images",
         label="Training images to measure too",
-        help="Measures so many training images as well at each validation, always the same ones, with the same noise "
+        help="Also measures this many training images at each validation, always the same ones, with the same noise "
         "as the validation images. When their loss falls while that of the validation images rises, the Run tab says "
         "that the LoRA overfits, and since which step. 0: none.",
     )
@@ -108,7 +110,7 @@ class ValidationSection(Section):
         label="Measure each training image",
         help="Measures the loss of each training image or video at the start, in the middle and at the end of the run, "
         "with the noise levels, repeats and seed of the validation loss. The Dataset tab then shows which images were "
-        "learnt. Regularization images are left out. The scan tells what it costs.",
+        "learnt. Regularization images are left out. The scan shows what it costs.",
     )
     validation_seed: int = setting(
         42,

@@ -28,7 +28,7 @@ class ModelHashes:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._found: dict[str, str] = {}
+        self._hashes: dict[str, str] = {}
         self._left = threading.Event()
         self._thread: threading.Thread | None = None
         if path is not None and path.is_file():
@@ -42,7 +42,7 @@ class ModelHashes:
             if self._thread.is_alive():
                 log.info("The hash of %s is not known yet; this LoRA file goes without it", self._path)
                 return {}
-        return dict(self._found)
+        return dict(self._hashes)
 
     def stop(self) -> None:
         """End the computation, whatever it has."""
@@ -59,4 +59,4 @@ class ModelHashes:
         except OSError as error:
             log.warning("The hash of %s can't be computed: %s", path, error)
             return
-        self._found = {"ss_sd_model_hash": legacy, "ss_new_sd_model_hash": whole.hexdigest()}
+        self._hashes = {"ss_sd_model_hash": legacy, "ss_new_sd_model_hash": whole.hexdigest()}

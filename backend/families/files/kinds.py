@@ -61,6 +61,7 @@ KINDS: tuple[Kind, ...] = (
     Kind((*_BFL, "text_encoders.", "vae."), "a whole FLUX checkpoint"),
     Kind(("double_blocks.", "distilled_guidance_layer."), "a Chroma transformer"),
     Kind(("double_stream_modulation_img.",), "a FLUX.2 transformer"),
+    Kind(("double_blocks.", "byt5_in.", "vision_in."), "a HunyuanVideo 1.5 transformer, which is not supported"),
     Kind(("double_blocks.", "individual_token_refiner."), _HUNYUAN_I2V, "relative", ("img_in.proj.weight", 33)),
     Kind(("double_blocks.", "individual_token_refiner."), _SKYREELS, "relative", ("img_in.proj.weight", 32)),
     Kind(("double_blocks.", "individual_token_refiner.", "byt5_in."), "a HunyuanVideo 1.5 or HunyuanImage transformer"),

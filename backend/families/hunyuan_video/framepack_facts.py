@@ -84,7 +84,18 @@ class FramePackFacts(HunyuanVideoFacts):
         if net and not (net.get("has_clean_x_embedder") and net.get("has_image_proj")):
             text = "the transformer has no inputs for a picture and for what is behind a section"
             return [Problem(SETTING, None, text, "Choose FramePackI2V_HY, or the family of the file.")]
-        return differing(self.pairs(base), self.title)
+        problems = differing(self.pairs(base), self.title)
+        return problems or self._by_name(base)
+
+    def _by_name(self, base: BaseModelFiles) -> list[Problem]:
+        """A warning for a model whose name is that of the other of FramePack and F1: their files hold the same."""
+        place = base.place(self.denoiser)
+        names = "" if place is None else f"{place.path.parent.name}/{place.path.name}".lower()
+        onward, named = self.name == "framepack_f1", "f1_i2v" in names.replace("-", "_")
+        if onward or not named:
+            return []
+        text = "by its name this is FramePack F1, which draws clips from their start to their end"
+        return [Problem(SETTING, None, text, "Choose the family framepack_f1.", "warning")]
 
     def lora_architecture(self, base: BaseModel) -> str:
         """``modelspec.architecture`` as musubi-tuner spells it."""
@@ -132,12 +143,25 @@ FRAMEPACK_FACTS = FramePackFacts.based_on(
     ),
     text_before=IMAGE_TOKENS,
     default_geometry=SectionGeometry(downscale=8, patch=PATCH, latent_channels=16, frame_step=4),
-    video=VideoRule(
-        rate=30.0, frames=FRAMES + 1, starts=True, vae_frames=17, least=FRAMES + 1, longest_sample=FRAMES + 1
-    ),
+    video=VideoRule(rate=30.0, frames=FRAMES + 1, starts=True, vae_frames=17, least=FRAMES + 1),
     lora_layers=(*FACTS.lora_layers, r"image_projection\.(up|down)"),
     # diffusers' names in every file, as musubi-tuner writes them; a LoRA of HunyuanVideo fits too
     kohya_native=False,
     lora_also=HUNYUAN_TENCENT,
     lora_version="framepack",
 )
+
+F1_FACTS = FramePackFacts.based_on(
+    FRAMEPACK_FACTS,
+    name="framepack_f1",
+    title="FramePack F1",
+    parts=(
+        replace(
+            FRAMEPACK_FACTS.denoiser,
+            title="the FramePack F1 transformer",
+            where="FramePack_F1_I2V_HY_20250503 in one file, or the folder lllyasviel/FramePack_F1_I2V_HY_20250503",
+        ),
+        *FRAMEPACK_FACTS.parts[1:],
+    ),
+)
+"""The same transformer, trained on: a section is shown what is before it, and clips are drawn from their start on."""

@@ -67,7 +67,7 @@ def _single(comfy: bool) -> list[Rule]:
 
 
 def _refiner(comfy: bool) -> list[Rule]:
-    """The two blocks through which the text goes first, and what they are told."""
+    """The two blocks through which the text goes first, and what they receive."""
     inside, first, second = (r"\.", "0", "2") if comfy else ("_", "fc1", "fc2")
     timestep = ("in_layer", "out_layer") if comfy else (r"mlp\.0", r"mlp\.2")
     pooled = ("in_layer", "out_layer") if comfy else ("linear_1", "linear_2")

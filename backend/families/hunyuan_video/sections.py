@@ -56,9 +56,9 @@ class SectionGeometry(Geometry):
 
 
 def sections_between(section: int, count: int) -> int:
-    """Sections that the model is told of between the start and the one numbered `section` of a clip of `count`.
+    """Sections that the model receives between the start and the one numbered `section` of a clip of `count`.
 
-    As FramePack makes clips: from the fifth section on it is told of fewer than there are.
+    As FramePack makes clips: from the fifth section on it receives fewer than there are.
     """
     if count <= 4 or section < 2:
         return section

@@ -1,19 +1,19 @@
-"""Describes Wan 2.2 5B, trained as text to video: Wan, with a VAE of larger cells. Torch-free.
+"""Describes Wan 2.2 5B, as text to video and from a picture: Wan, with a VAE of larger cells. Torch-free.
 
 Its transformer takes a timestep for each token, so that a first frame may be given as it is, with a timestep of zero. A
 clip that starts from nothing has one timestep for all of its tokens, which is Wan 2.1's forward. Class names: diffusers
-`WanPipeline` with ``expand_timesteps`` (0.42); folder: Wan-AI/Wan2.2-TI2V-5B-Diffusers.
+`WanPipeline` and `WanImageToVideoPipeline` with ``expand_timesteps`` (0.42); folder: Wan-AI/Wan2.2-TI2V-5B-Diffusers.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from backend.families.activations import VaeActivations
+from backend.families.activations import Kept, VaeActivations
 from backend.families.files import parts
 from backend.families.spec import BaseModel, Geometry, VideoRule
+from backend.families.wan.facts import BLOCK, PATCH, WanFacts
 from backend.families.wan.facts import FACTS as WAN
-from backend.families.wan.facts import PATCH, WanFacts
 
 
 class SmallFacts(WanFacts):
@@ -47,4 +47,18 @@ FACTS = SmallFacts.based_on(
     video=VideoRule(rate=24.0, frames=121),
     # its first level sees patches of 2x2 px; its decoder's is wider than its encoder's
     memory=replace(WAN.memory, vae=VaeActivations(encode=2.75, decode=4.8)),
+)
+
+# Each token has a modulation of its own in six parts, which all blocks are given, and which a block adds its table to.
+_BLOCK = replace(WAN.memory.blocks[0], kept={**BLOCK.kept, "image": Kept(full=12, half=6)})
+
+I2V = SmallFacts.based_on(
+    FACTS,
+    name="wan22_5b_i2v",
+    title="Wan 2.2 5B image to video",
+    pipeline_class="WanImageToVideoPipeline",
+    # its folder is published as one of text to video
+    same_pipelines=("WanPipeline",),
+    video=VideoRule(rate=24.0, frames=121, starts=True),
+    memory=replace(FACTS.memory, blocks=(_BLOCK,), given_half=7),
 )

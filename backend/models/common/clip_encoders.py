@@ -39,6 +39,12 @@ def clips_of(stack: Any, facts: FamilyFacts) -> nn.Module:
     return as_in_files(**dict(zip(clip_words(facts).values(), clips, strict=True)))
 
 
+def clips_by_part(stack: Any, facts: FamilyFacts) -> dict[str, nn.Module]:
+    """The CLIP encoders of a family's loaded text stack by the names of their parts."""
+    clips = [each for each in parts_of(stack) if isinstance(each, CLIPTextModel | CLIPTextModelWithProjection)]
+    return dict(zip(clip_words(facts), clips, strict=True))
+
+
 def parts_of(stack: Any) -> Iterator[nn.Module]:
     """The models of a text stack, in the order in which it has them."""
     for value in vars(stack).values():

@@ -21,8 +21,9 @@ class LoadOptions:
     dtype: of all weights that are not quantised (the model's own float32 exceptions aside). device: where they go.
     variant: of the weight files, as diffusers names it ("fp16"). quantize: "fp8", "int8" or "nf4" for the linear layers
     of the blocks, None for none. compute: what quantised layers multiply in, "bf16" (dequantised to `dtype`), "int8" or
-    "fp8". host: tells by a module's path whether its weights stay in memory of the host, for block swap. merge: brings
-    LoRA files into a part's tensors, given its name, the tensors and the device to work on.
+    "fp8". products: what those keep, as `backend.memory.product_ways` names it. host: tells by a module's path whether
+    its weights stay in memory of the host, for block swap. merge: brings LoRA files into a part's tensors, given its
+    name, the tensors and the device to work on.
     """
 
     dtype: torch.dtype
@@ -30,6 +31,7 @@ class LoadOptions:
     variant: str | None = None
     quantize: str | None = None
     compute: str = "bf16"
+    products: str = "small"
     host: Callable[[str], bool] | None = None
     merge: Merge | None = None
 
@@ -39,4 +41,4 @@ class LoadOptions:
 
     def plain(self) -> LoadOptions:
         """The same for a part that is neither quantised nor swapped, such as the VAE."""
-        return replace(self, quantize=None, compute="bf16", host=None, merge=None)
+        return replace(self, quantize=None, compute="bf16", products="small", host=None, merge=None)

@@ -6,6 +6,7 @@ quantised where asked, and put where it belongs. So memory holds the result and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from backend.base.errors import Refused
 from backend.compile.memory_shortage import is_out_of_ram, is_out_of_vram
 from backend.families.files import headers
 from backend.families.files.parts import Part
-from backend.memory.quantized_linear import quantize_layer, quantized_layers
+from backend.memory.quantized_linear import products_words, quantize_layer, quantized_layers
 from backend.models.common import meta_model
 from backend.models.common.load_options import LoadOptions
 from backend.models.common.tensor_sources import FolderSource, LazyTensor, PartSource
+
+log = logging.getLogger(__name__)
 
 # The run has a progress of its own; theirs would fill its log with control characters.
 diffusers.utils.logging.disable_progress_bar()
@@ -65,6 +68,8 @@ def load_part(cls: Any, source: Path | PartSource, part: Part, loading: LoadOpti
     if meta_model.of_transformers(cls):
         model.tie_weights()
     _place_buffers(model, loading, tensors)
+    if loading.quantize is not None and loading.compute != "bf16":
+        log.info("%s in %s", part.title, products_words(model))
     return model.requires_grad_(False).eval()
 
 
@@ -108,8 +113,8 @@ def _put(model: nn.Module, name: str, lazy: LazyTensor, loading: LoadOptions, qu
     device = torch.device("cpu") if loading.on_host(path) else loading.device
     if quantized:
         # on the device, which does it fastest, whether the result stays there or not
-        layer = quantize_layer(model, path, lazy.read().to(loading.device), loading.quantize, loading.compute)
-        layer.weight.data, layer.scale = layer.weight.data.to(device), layer.scale.to(device)
+        weight = lazy.read().to(loading.device)
+        quantize_layer(model, path, weight, loading.quantize, loading.compute, loading.products).keep_on(device)
         return
     dtype = torch.float32 if meta_model.keeps_float32(model, name, loading.dtype) else loading.dtype
     value = _converted(lazy, dtype, device)

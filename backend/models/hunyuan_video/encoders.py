@@ -43,7 +43,7 @@ class TextStack:
 
     @torch.no_grad()
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
-        """What the denoiser is told by each caption, on the encoders' device and in their dtype.
+        """What the denoiser receives for each caption, on the encoders' device and in their dtype.
 
         text_length: states that are kept at most. Each entry: ``prompt_embeds`` (L, D) of Llama, of the caption's
         tokens and of what the template has behind it, real tokens alone, and ``pooled`` (P,) of CLIP's 77 tokens.

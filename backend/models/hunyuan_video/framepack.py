@@ -30,9 +30,13 @@ from backend.models.hunyuan_video.denoiser import (
     rope_tables,
     time_embedding,
 )
-from backend.models.hunyuan_video.start_encoders import StartStack
+from backend.models.hunyuan_video.sections import Sections
+from backend.models.hunyuan_video.start_encoders import OnwardStack, StartStack
 from backend.shapes.rotary_embedding import Rope
 from backend.shapes.shape_runtime import Packed, ShapeRuntime
+
+Places = tuple[tuple[Tensor, int], ...]
+"""First frame of each patch, and the frames, rows and columns of tokens that a patch stands for."""
 
 _LEAST = 1e-6
 """Of a noise level, to divide by."""
@@ -99,8 +103,20 @@ class FramePack(HunyuanVideo):
         temb = time_embedding(denoiser, timestep, rows.guidance, pooled)
         seen = torch.stack([conditioning["image_embeds"] for conditioning in rows.text]).to(rows.dtype)
         between = torch.stack([conditioning["between"] for conditioning in rows.text]).to(batch.image.device)
-        rope = sections_rope(denoiser, rows, between, batch)
+        rope = sections_rope(denoiser, rows, [self.places(count.long()) for count in between], batch)
         return Step(temb, rope, batch.mask, (timestep, real_text(batch)[:, : -seen.shape[1]], seen))
+
+    def places(self, between: Tensor) -> Places:
+        """Frames of the section, of the start with the frame behind the section, and of those further behind."""
+        first = 1 + SECTION * between
+        behind = first + SECTION
+        frames, twice, four = (torch.arange(count, device=between.device) for count in (SECTION, *BEHIND[1:]))
+        near = torch.stack([torch.zeros_like(behind), behind])
+        return (first + frames, 1), (near, 1), (behind + 1 + twice[::2], 2), (behind + 3 + four[::4], 4)
+
+    def sections(self, frames: int) -> Sections:
+        """As the class's: from the end to the start."""
+        return Sections(frames, onward=False)
 
     def stack(self, denoiser: nn.Module, image: Tensor, text: Tensor, step: Step, mark: Mark | None) -> Tensor:
         """As the class's, of tokens (B, N, D)."""
@@ -119,35 +135,45 @@ class FramePack(HunyuanVideo):
         return [*(7 * level / (1 + 6 * level) for level in levels), 0.0]
 
 
-def sections_rope(denoiser: nn.Module, rows: Rows, between: Tensor, batch: Packed) -> Rope:
+class FramePackOnward(FramePack):
+    """The code of FramePack F1, whose clips go on from their start: `behind` is what is before the section."""
+
+    vae_stack = OnwardStack
+
+    def load_vae(self, base: BaseModel, loading: LoadOptions) -> StartStack:
+        """As the class's."""
+        return OnwardStack.whole(base, loading, self.facts)
+
+    def places(self, between: Tensor) -> Places:
+        """As the class's: the start, 16, 2 and 1 frames before the section, and the section."""
+        frames, twice, four = (torch.arange(count, device=between.device) for count in (SECTION, *BEHIND[1:]))
+        once = 1 + sum(BEHIND[1:])
+        near = torch.stack([torch.zeros_like(between), torch.full_like(between, once)])
+        return (once + 1 + frames, 1), (near, 1), (once - BEHIND[1] + twice[::2], 2), (1 + four[::4], 4)
+
+    def sections(self, frames: int) -> Sections:
+        """As the class's: onward from the start."""
+        return Sections(frames, onward=True)
+
+
+def sections_rope(denoiser: nn.Module, rows: Rows, places: Sequence[Places], batch: Packed) -> Rope:
     """cos and sin (B, S, D) float32 of [text | section, start and behind, further behind], wait-free on the device.
 
-    between: (B,) sections between start and section. Text and padding are not turned. A patch has the mean of the
-    numbers of the places in it.
+    places: of each row. Text and padding are not turned. A patch has the mean of the numbers of the places in it.
     """
     device, text, whole = batch.image.device, batch.text_size, batch.text_size + batch.image_size
     tables = rope_tables(denoiser, whole + sum(BEHIND), device)
     halves: list[Tensor] = []
     for table, still in zip(tables, (1.0, 0.0), strict=True):
-        turned = [_turned(denoiser, table, size, count) for (size,), count in zip(rows.sizes, between, strict=True)]
+        turned = [
+            torch.cat([_grid(denoiser, table, size, at, scale) for at, scale in parts])
+            for (size,), parts in zip(rows.sizes, places, strict=True)
+        ]
         filled = torch.full((len(turned), whole, table.shape[1]), still, device=device)
         for row, part in zip(filled, turned, strict=True):
             row[text : text + len(part)] = part
         halves.append(filled)
     return halves[0], halves[1]
-
-
-def _turned(denoiser: nn.Module, table: Tensor, size: tuple[int, ...], between: Tensor) -> Tensor:
-    """Numbers (tokens, D) of one row, of a section of `size` (9, h, w) with `between` sections before it."""
-    first = 1 + SECTION * between.long()
-    behind = first + SECTION
-    frames = torch.arange(SECTION, device=table.device)
-    near = torch.stack([torch.zeros_like(behind), behind])
-    twice, four = (
-        torch.arange(0, count, scale, device=table.device) for count, scale in zip(BEHIND[1:], (2, 4), strict=True)
-    )
-    parts = ((first + frames, 1), (near, 1), (behind + 1 + twice, 2), (behind + 3 + four, 4))
-    return torch.cat([_grid(denoiser, table, size, at, scale) for at, scale in parts])
 
 
 def _grid(denoiser: nn.Module, table: Tensor, size: tuple[int, ...], frames: Tensor, scale: int) -> Tensor:

@@ -13,10 +13,11 @@ from transformers import SiglipImageProcessorPil, SiglipVisionModel
 from backend.base.errors import Refused
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.headers import SETTING
-from backend.families.hunyuan_video.sections import BEHIND, FRAMES, SECTION, sections_between
+from backend.families.hunyuan_video.sections import FRAMES, SECTION, sections_between
 from backend.families.spec import BaseModel, FamilyFacts
 from backend.models.common import model_parts
 from backend.models.common.load_options import LoadOptions
+from backend.models.hunyuan_video.sections import shown_before, shown_behind
 from backend.models.hunyuan_video.vae import HunyuanVaeStack
 
 
@@ -52,21 +53,21 @@ class StartStack(HunyuanVaeStack):
         whole = self.encode(pixels[None])[0]
         section = zlib.crc32(((pixels.float().cpu() + 1) * 127.5).round().to(torch.uint8).numpy().tobytes()) % count
         start, first = whole[:, :1], 1 + SECTION * section
-        own, rest = whole[:, first : first + SECTION], whole[:, first + SECTION :]
-        row = {"latent": torch.cat([start, own], dim=1)}
-        return row | self._told(pixels[:, 0], start, rest, sections_between(section, count))
+        row = {"latent": torch.cat([start, whole[:, first : first + SECTION]], dim=1)}
+        return row | self._told(pixels[:, 0], *self._shown(whole, section, count))
+
+    def _shown(self, whole: Tensor, section: int, count: int) -> tuple[Tensor, int]:
+        """What is behind a section of `count`, with the start, and how many sections are between both."""
+        rest = whole[:, 1 + SECTION * (section + 1) :]
+        return shown_behind(whole[:, :1], rest), sections_between(section, count)
 
     def encode_start(self, picture: Tensor, frames: int = FRAMES + 1) -> dict[str, Tensor]:
-        """What a clip of one section that starts from `picture` (3, H, W) in [-1, 1] is told of it."""
+        """What the first section drawn of a clip that starts from `picture` (3, H, W) in [-1, 1] receives of it."""
         start = self.encode(picture[None])[0]
-        return self._told(picture, start, start[:, :0], 0)
+        return self._told(picture, *self._shown(start, 0, 1))
 
-    def _told(self, picture: Tensor, start: Tensor, rest: Tensor, between: int) -> dict[str, Tensor]:
-        behind = torch.zeros(len(start), sum(BEHIND), *start.shape[2:], dtype=start.dtype, device=start.device)
-        known = min(rest.shape[1], sum(BEHIND))
-        behind[:, :known] = rest[:, :known]
-        conditioning = {"behind": torch.cat([start, behind], dim=1), "between": torch.tensor(between)}
-        return conditioning | {"image_embeds": self._seen(picture)}
+    def _told(self, picture: Tensor, behind: Tensor, between: int) -> dict[str, Tensor]:
+        return {"behind": behind, "between": torch.tensor(between), "image_embeds": self._seen(picture)}
 
     @torch.no_grad()
     def _seen(self, picture: Tensor) -> Tensor:
@@ -87,3 +88,11 @@ class StartStack(HunyuanVaeStack):
         if self.vision is not None:
             self.vision.to(**wanted)
         return super().to(device, dtype)
+
+
+@dataclass
+class OnwardStack(StartStack):
+    """The same of F1, which is shown what is before a section."""
+
+    def _shown(self, whole: Tensor, section: int, count: int) -> tuple[Tensor, int]:
+        return shown_before(whole[:, :1], whole[:, : 1 + SECTION * section]), 0

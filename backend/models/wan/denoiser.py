@@ -85,11 +85,13 @@ class Wan(Transformer):
         pictures = None
         if denoiser.condition_embedder.image_embedder is not None:
             pictures = torch.stack([conditioning["image_embeds"].to(rows.dtype) for conditioning in rows.text])
-        return Step(self.times(denoiser, rows), _ropes(denoiser, rows, batch.image_size), mask, (bias, pictures))
+        size = batch.image_size
+        return Step(self.times(denoiser, rows, size), _ropes(denoiser, rows, size), mask, (bias, pictures))
 
-    def times(self, denoiser: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
-        """The embedded timesteps (B, D) and their modulation (B, 6, D) of each row."""
-        return embedded_times(denoiser, rows.sigma.float() * 1000, rows.dtype)
+    def times(self, denoiser: nn.Module, rows: Rows, tokens: int) -> tuple[Tensor, Tensor]:
+        """The embedded timesteps (B, 1, D) and their modulation (B, 6, D) of each row."""
+        times, parts = embedded_times(denoiser, rows.sigma.float() * 1000, rows.dtype)
+        return times.unsqueeze(1), parts
 
     def stack(self, denoiser: nn.Module, image: Tensor, text: Tensor, step: Step, mark: Mark | None) -> Tensor:
         """As the class's."""
@@ -102,7 +104,7 @@ class Wan(Transformer):
             streams.append(denoiser.condition_embedder.image_embedder(pictures))
         each = step._replace(temb=parts, extra=(bias, None))
         hidden, *_ = self.run_blocks(denoiser, denoiser.blocks, each, mark, *streams)
-        shift, scale = (denoiser.scale_shift_table + times.unsqueeze(1)).chunk(2, dim=1)
+        shift, scale = (denoiser.scale_shift_table + times.unsqueeze(2)).unbind(dim=2)
         normed = denoiser.norm_out(hidden.float()) * (1 + scale) + shift
         return denoiser.proj_out(normed.type_as(hidden))
 

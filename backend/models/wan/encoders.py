@@ -34,7 +34,7 @@ class TextStack:
 
     @torch.no_grad()
     def encode(self, captions: Sequence[str], text_length: int) -> list[dict[str, Tensor]]:
-        """What the denoiser is told by each caption, on the encoder's device and in its dtype.
+        """What the denoiser receives for each caption, on the encoder's device and in its dtype.
 
         text_length: tokens that a caption is cut to. Each entry: ``prompt_embeds`` (L, D), real tokens alone; the zeros
         behind them, which the transformer sees too, are not kept.

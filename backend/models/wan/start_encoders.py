@@ -56,7 +56,7 @@ class StartStack(WanVaeStack):
 
     @torch.no_grad()
     def encode_start(self, picture: Tensor, frames: int) -> dict[str, Tensor]:
-        """What a clip of `frames` that starts from `picture` (3, H, W) in [-1, 1] is told of it, float32.
+        """What the denoiser receives of `picture` (3, H, W) in [-1, 1], the start of a clip of `frames`; float32.
 
         ``start`` (4 + C, f, h, w): which frames are given, and the latent of the picture with grey frames behind it.
         ``image_embeds`` (T, D): what CLIP's eyes see of it, in the layer before their last, where the model reads that.

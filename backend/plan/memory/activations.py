@@ -25,6 +25,9 @@ RECOMPUTED, RECOMPUTED_COMPILED = 0.03, 0.31
 LEAST_BUDGET = 0.28
 """Share of a compiled block's activations that the smallest activation memory budget leaves; 0 leaves its inputs."""
 
+_HEAD = 128
+"""Features of an attention head, in the models that are usual."""
+
 AROUND_RECOMPUTED = 0.25
 """What checkpointing leaves of what lies around the blocks: their inputs and a UNet's skips, counted at SDXL's full
 size."""
@@ -127,7 +130,8 @@ class Way:
 
     compiled: bool
     checkpointing: str = "block"
-    """off, block, offload (inputs on the host), selective, or graph (within the compiled block's backward pass)."""
+    """off, block, offload (inputs on the host), selective, graph (within the compiled block's backward pass), or
+    attention (as graph or block, with attention's results kept)."""
     budget: float = 1.0
     """Share of its activations that a compiled block may keep."""
 
@@ -161,12 +165,16 @@ def training_bytes(
         border = border_bytes(block, facts.get(block.kind), work, number)
         if _recomputed(way, index):
             borders += border
+            if way.checkpointing == "attention":
+                # as large as the input, and a float32 number a token and head
+                kept += border + border // (_HEAD * number.half // 4)
             # torch's pinned memory comes in powers of two
             pinned += 1 << (border - 1).bit_length()
         else:
             kept += int(eager * share)
     around = work.tokens("image") * (_around(denoiser, memory, number) + convolutions * number.half)
     kept += around if way.checkpointing == "off" else int(around * AROUND_RECOMPUTED)
+    kept += int(work.tokens("image") * _given(denoiser, memory) * number.half)
     working = int(largest * (WORKING_COMPILED if way.compiled else WORKING))
     if not borders:
         return Held(kept, working)
@@ -184,6 +192,14 @@ def _around(denoiser: Denoiser, memory: FamilyMemory | None, number: Format) -> 
         return 0
     width = next((model_width(block, facts) for facts in memory.blocks for block in denoiser.blocks), 0)
     return memory.around + int(memory.around_full * width * number.full)
+
+
+def _given(denoiser: Denoiser, memory: FamilyMemory | None) -> float:
+    """Numbers a token of the picture that all blocks are given."""
+    if memory is None or not memory.given_half:
+        return 0.0
+    width = next((model_width(block, facts) for facts in memory.blocks for block in denoiser.blocks), 0)
+    return memory.given_half * width
 
 
 def _recomputed(way: Way, index: int) -> bool:

@@ -71,6 +71,8 @@ def _checkpointing(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _kind(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+    if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "attention":
+        yield Change({"memory.checkpointing_kind": "auto"}, "compute attention again", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "selective":
         yield Change({"memory.checkpointing_kind": "auto"}, "checkpoint every block", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind != "offload":
@@ -85,8 +87,14 @@ def _text(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _full(cfg: Config) -> bool:
-    """Whether the base itself is trained, which then is neither quantised nor swapped."""
+    """Whether the base itself is trained, which then is not quantised."""
     return cfg.training.kind == "full"
+
+
+def _copies(cfg: Config, parts: Parts | None) -> Iterator[Change]:
+    if cfg.memory.base_products == "fast" and cfg.memory.base_compute != "bf16":
+        values = {"memory.base_products": "small"}
+        yield Change(values, "keep no transposed copies of 8-bit weights", "some time a step")
 
 
 def _base(cfg: Config, parts: Parts | None) -> Iterator[Change]:
@@ -97,7 +105,7 @@ def _base(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _swap(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    if parts is None or _full(cfg):
+    if parts is None or (_full(cfg) and (not cfg.optimizer.fused_backward or cfg.training.ema)):
         return
     blocks, now = len(parts.denoiser.blocks), cfg.memory.blocks_to_swap
     step = max(1, blocks // _SWAP_STEPS)
@@ -158,6 +166,7 @@ LESS_VRAM: tuple[Maker, ...] = (
     _checkpointing,
     _kind,
     _text,
+    _copies,
     _base,
     _swap,
     _batch,

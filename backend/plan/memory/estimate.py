@@ -82,6 +82,10 @@ def estimate(
         recorded = _stages(cfg, family, parts, replace(settings, recorded=True), work)
         if max(stage.total for stage in recorded) <= TIGHT * room:
             settings, stages = replace(settings, recorded=True), recorded
+    if settings.may_copy and room is not None:
+        copied = _stages(cfg, family, parts, replace(settings, copies=True), work)
+        if max(stage.total for stage in copied) <= TIGHT * room:
+            settings, stages = replace(settings, copies=True), copied
     ram = memory_ram.needed(parts, settings, stages, on_gpu)
     rough = family.memory is None
     wrong = too_many(cfg.memory.blocks_to_swap, len(parts.denoiser.blocks))
@@ -113,7 +117,7 @@ def by_turns(
 
 def _stages(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: RunWork) -> list[Stage]:
     if settings.full_width is not None:
-        trained = trained_in_full(cfg, family, parts, settings.full_width, settings.fused)
+        trained = trained_in_full(cfg, family, parts, settings, work.training)
     else:
         trained = _trained(cfg, family, parts, settings, work)
     weights = denoiser_weights(parts, settings) | trained.text.resident
@@ -197,10 +201,18 @@ def _of_training(trained: Trained, between: bool = False) -> dict[str, int]:
 
 
 def denoiser_weights(parts: Parts, settings: MemorySettings) -> dict[str, int]:
-    """Bytes of the denoiser on the GPU: resident weights, and the ring that swapped ones pass through."""
-    total = total_bytes(parts.shapes, settings.base_format, settings.denoiser_width)
+    """Bytes of the denoiser on the GPU: resident weights, their copies, and the ring that swapped ones pass through."""
     swapped, ring = settings.swap(parts)
-    return {"weights": total - swapped, "swap_ring": ring}
+    resident = _whole(parts, settings) - swapped
+    if not settings.copies:
+        return {"weights": resident, "swap_ring": ring}
+    plain = replace(settings, copies=False)
+    weights = _whole(parts, plain) - plain.swap(parts)[0]
+    return {"weights": weights, "weight_copies": resident - weights, "swap_ring": ring}
+
+
+def _whole(parts: Parts, settings: MemorySettings) -> int:
+    return total_bytes(parts.shapes, settings.base_format, settings.denoiser_width, settings.copies)
 
 
 def _training(

@@ -94,6 +94,18 @@ def state_bytes(
     return StateBytes(total, pageable)
 
 
+def streamed_bytes(optimizer: str, arguments: Mapping[str, Any] | None = None) -> int:
+    """Bytes a number of a matrix that `optimizer` keeps in tensors as large as it, which swapped blocks take along.
+
+    None of what the driver pages by itself.
+    """
+    kind = KINDS.get(optimizer, UNKNOWN)
+    if kind.paged:
+        return 0
+    copies = kind.full + sum(n for name, n in _MORE_COPIES.items() if (arguments or {}).get(name))
+    return copies * FLOAT + kind.eight_bit
+
+
 def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:
     """A tensor's shape as optimizers that keep rows and columns apart count it: of a vector, one column."""
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)

@@ -1,4 +1,4 @@
-"""Estimates what a preview needs before it loads: text encoders, then the denoiser with its LoRAs, then the VAE."""
+"""Estimates what a preview needs before it loads: control images, text, the denoiser with its LoRAs, the VAE."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 
 from backend.base.paths import resolve
 from backend.config.schema import Config, SamplePrompt, with_values
+from backend.dataset.controls import sample_sizes
+from backend.dataset.references import References
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.headers import Unreadable, read_header
-from backend.families.spec import FamilyFacts
+from backend.families.spec import FamilyFacts, VideoRule
 from backend.families.table import family as family_named
 from backend.plan.memory.activations import Work, forward_bytes
 from backend.plan.memory.estimate import WORKSPACE, by_turns, denoiser_weights, text_bytes, vae_bytes
@@ -24,8 +26,8 @@ from backend.plan.memory.settings import MemorySettings, memory_settings
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.weight_bytes import total_bytes
 from backend.plan.memory.work import RunWork
-from backend.plan.mode_plan import fitting_size
-from backend.plan.texts import text_length_of
+from backend.plan.mode_plan import fitting_frames, fitting_size, prompt_tokens
+from backend.plan.texts import TextPlan, text_length_of
 from backend.runs.preview.request import PreviewRequest, Row
 
 SUBJECT = "the preview"
@@ -37,13 +39,18 @@ _FULL = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewWork:
-    """The largest picture of a preview, and its LoRAs. One picture is drawn at a time."""
+    """The largest picture or clip of a preview, and its LoRAs. One is drawn at a time."""
 
     image: int
-    """Tokens."""
+    """Tokens, those of control images included."""
     text: int
     """Tokens, those before a prompt included."""
     pixels: int
+    """That the VAE decodes at a time."""
+    whole: int = 0
+    """Pixels of a whole clip."""
+    encoded: int = 0
+    """Pixels of control images that the VAE encodes at a time."""
     lora: int = 0
     """Bytes of the slot that all LoRAs share."""
 
@@ -56,13 +63,41 @@ class PreviewWork:
             geometry = facts.geometry(BaseModelFiles.of(cfg.model))
         except ValueError:
             geometry = facts.default_geometry
-        sizes = [fitting_size(prompt.width, prompt.height, geometry) for prompt in request.prompts]
+        prompts, references = request.prompts, References.of(cfg, facts, geometry)
+        drawn = [_Drawn.of(prompt, references) for prompt in prompts]
         return cls(
-            image=max((geometry.image_tokens(*size) for size in sizes), default=0),
-            text=_text_tokens(cfg, facts, request.prompts),
-            pixels=max(map(math.prod, sizes), default=0),
+            image=max((prompt_tokens(prompt, references) for prompt in prompts), default=0),
+            text=_text_tokens(cfg, facts, prompts, references),
+            pixels=max((each.area * each.together for each in drawn), default=0),
+            whole=max((each.area * each.frames for each in drawn), default=0),
+            encoded=max((each.controls for each in drawn), default=0),
             lora=_slot_bytes(request.rows),
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Drawn:
+    """One picture or clip: px of a frame, its frames, those that the VAE works on at a time, px that are encoded."""
+
+    area: int
+    frames: int
+    together: int
+    controls: int
+
+    @classmethod
+    def of(cls, prompt: SamplePrompt, references: References) -> _Drawn:
+        size = fitting_size(prompt.width, prompt.height, references.geometry)
+        frames, video = fitting_frames(prompt.frames, references.geometry, references.video), references.video
+        together = min(frames, _piece(video) or frames)
+        areas = [math.prod(each) for each in references.sizes(sample_sizes(prompt), size)]
+        # a clip's start is encoded as a clip
+        controls = max(areas, default=0) * (together if references.starts else 1)
+        return cls(area=math.prod(size), frames=frames, together=together, controls=controls)
+
+
+def _piece(video: VideoRule | None) -> int | None:
+    """Frames that a VAE works on at a time; None for all of a clip at once."""
+    return 1 if video is None else video.vae_frames
 
 
 def preview_estimate(
@@ -136,9 +171,11 @@ def _stages(facts: FamilyFacts, parts: Parts, settings: MemorySettings, work: Pr
     passing = forward_bytes(
         parts.denoiser, facts.memory, Work(1, work.image, work.text), settings.number, settings.way.compiled
     )
-    decoding = vae_bytes(parts, settings, work.pixels, True, 1)
+    frames = _piece(facts.video) or 1
+    decoding = vae_bytes(parts, settings, work.pixels, True, frames, whole=work.whole)
     beside = {} if settings.turns else held | {"workspace": WORKSPACE}
     stages = [
+        Stage("encode_pictures", vae_bytes(parts, settings, work.encoded, False, frames)),
         Stage("encode_text", text_bytes(parts, settings, work.text)),
         Stage("sample", {**held, "activations": passing, "workspace": WORKSPACE}),
         Stage("decode_samples", beside | decoding if decoding else {}),
@@ -153,8 +190,10 @@ def _ram(parts: Parts, settings: MemorySettings, stages: Sequence[Stage], on_gpu
     waiting = {"text_encoders": texts, "vae": parts.vae * settings.weight_width}
     swapped = settings.swapped(parts)
     moved = {"swapped_weights": sum(swapped)} if swapped else {}
+    if settings.experts:
+        moved["second_expert"] = total_bytes(parts.shapes, settings.base_format, settings.weight_width)
     if not on_gpu:
-        drawing = [stage for stage in stages if stage.name != "encode_text"]
+        drawing = [stage for stage in stages if stage.name in ("sample", "decode_samples")]
         worst = max(drawing, key=lambda stage: stage.allocated)
         models = {name: size for name, size in worst.parts.items() if size and name != "workspace"}
         return {"process": PROCESS_CPU + compiler, **models, **waiting, **moved}
@@ -164,10 +203,21 @@ def _ram(parts: Parts, settings: MemorySettings, stages: Sequence[Stage], on_gpu
     return {"process": PROCESS_CUDA + compiler, **waiting, **moved, "loading": loading}
 
 
-def _text_tokens(cfg: Config, facts: FamilyFacts, prompts: Sequence[SamplePrompt]) -> int:
-    usual = text_length_of(cfg, facts)
-    asked = [usual if facts.fixed_text_length else prompt.text_length or usual for prompt in prompts]
-    return facts.text_before + max(asked, default=usual)
+def _text_tokens(cfg: Config, facts: FamilyFacts, prompts: Sequence[SamplePrompt], references: References) -> int:
+    """Tokens of the longest prompt, with those of the control images that the text encoder reads with it."""
+    files = BaseModelFiles.of(cfg.model)
+    plan = TextPlan(
+        text_length_of(cfg, facts),
+        fixed=facts.fixed_text_length,
+        before=facts.text_before,
+        picture=facts.picture_tokens(files),
+    )
+    lengths = []
+    for prompt in prompts:
+        size = fitting_size(prompt.width, prompt.height, references.geometry)
+        read = plan.reading([references.sizes(sample_sizes(prompt), size, read=True)])
+        lengths.append(read.before + read.asked(prompt.text_length))
+    return max(lengths, default=plan.tokens)
 
 
 def _slot_bytes(rows: Iterable[Row]) -> int:

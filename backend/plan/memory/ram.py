@@ -27,8 +27,12 @@ def needed(parts: Parts, settings: MemorySettings, stages: Sequence[Stage], on_g
     compiler = COMPILER if settings.way.compiled else 0
     blocks = settings.swapped(parts)
     swapped = {"swapped_weights": sum(blocks)} if blocks else {}
+    state = sum(settings.swapped_state(parts))
+    swapped |= {"swapped_state": state} if state else {}
     if settings.experts:
-        swapped["second_expert"] = total_bytes(parts.shapes, settings.base_format, settings.weight_width)
+        swapped["second_expert"] = total_bytes(
+            parts.shapes, settings.base_format, settings.weight_width, settings.copies
+        )
     if not on_gpu:
         worst = max(stages, key=lambda stage: stage.allocated)
         models = {name: size for name, size in worst.parts.items() if size and name != "workspace"}
@@ -42,7 +46,7 @@ def needed(parts: Parts, settings: MemorySettings, stages: Sequence[Stage], on_g
         parts_in_ram["vae"] = parts.vae * settings.weight_width
         if settings.turns and not settings.full:
             whole = next(stage for stage in stages if stage.name == "train")
-            parts_in_ram["denoiser_while_decoding"] = whole.parts["weights"]
+            parts_in_ram["denoiser_while_decoding"] = whole.parts["weights"] + whole.parts.get("weight_copies", 0)
     # One tensor is read at a time, copied once while it is cast; a swapped block is copied once as a whole.
     parts_in_ram["loading"] = max([parts.denoiser.largest * 2 * max(2, settings.weight_width), *blocks])
     return parts_in_ram

@@ -23,6 +23,7 @@ STAGES = {
 }
 PARTS = {
     "weights": "model weights",
+    "weight_copies": "transposed 8-bit copies",
     "swap_ring": "swap ring",
     "text_encoders": "text encoders",
     "lora": "LoRA",
@@ -40,6 +41,7 @@ RAM_PARTS = {
     "process": "the program itself",
     "loader": "data being read",
     "swapped_weights": "swapped blocks (pinned)",
+    "swapped_state": "their optimizer state (pinned)",
     "second_expert": "the expert that waits",
     "activations": "activations",
     "vae": "VAE, kept for samples",

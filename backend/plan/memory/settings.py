@@ -14,9 +14,10 @@ from backend.config.schema import with_values
 from backend.families.activations import VaeActivations
 from backend.families.table import family as family_named
 from backend.plan.memory.activations import Format, Way
+from backend.plan.memory.optimizer_bytes import streamed_bytes
 from backend.plan.memory.parts import Parts
 from backend.plan.memory.swap import device_bytes, swapped_blocks
-from backend.plan.memory.weight_bytes import stored_as, total_bytes
+from backend.plan.memory.weight_bytes import COPYING, stored_as, total_bytes
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -61,6 +62,12 @@ class MemorySettings:
     """Bytes of a weight of the denoiser that is trained itself; None where it is frozen."""
     fused: bool = False
     """Each gradient is used and freed in the backward pass."""
+    copies: bool = False
+    """Weights that are multiplied in 8 bits have a transposed copy on the GPU, for the backward pass."""
+    may_copy: bool = False
+    """Left to itself, the run makes these copies where they fit."""
+    streamed_state: int = 0
+    """Bytes of optimizer state a trained weight that go to RAM with its block, where that is swapped."""
 
     @property
     def full(self) -> bool:
@@ -88,12 +95,18 @@ class MemorySettings:
         (picked,) = swapped_blocks({"block": total}, min(self.blocks_to_swap, total)).values()
         return [block_weights(parts, index, self) for index in picked]
 
+    def swapped_state(self, parts: Parts) -> list[int]:
+        """Bytes of the optimizer's state of each swapped block that is in RAM with it."""
+        if not self.streamed_state:
+            return []
+        return [self.streamed_state * size // self.denoiser_width for size in self.swapped(parts)]
+
 
 def block_weights(parts: Parts, index: int, settings: MemorySettings) -> int:
     """Bytes of the linear layers of a block, which are what is swapped."""
     block = parts.denoiser.blocks[index]
     shapes = {f"blocks.0.{path}.weight": (outer, inner) for path, (inner, outer) in block.linears.items()}
-    return total_bytes(shapes, settings.base_format, settings.weight_width)
+    return total_bytes(shapes, settings.base_format, settings.denoiser_width, settings.copies)
 
 
 def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
@@ -112,7 +125,7 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         number=Format(2, 4) if autocast else Format(*(full or width,) * 2),
         way=Way(cfg.compile.compile, checkpointing_of(cfg), _budget(cfg)),
         rank=0 if full else cfg.network.network_dim,
-        lora_dtype=getattr(cfg.network, "lora_weight_dtype", "fp32"),
+        lora_dtype=cfg.network.lora_weight_dtype,
         vae=family_memory.vae if family_memory else _USUAL_VAE,
         blocks_to_swap=memory.blocks_to_swap,
         ring=memory.swap_ring,
@@ -130,7 +143,16 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         experts=turns_of(cfg) is not None,
         full_width=full,
         fused=cfg.optimizer.fused_backward,
+        copies=memory.base_compute != "bf16" and memory.base_products == "fast",
+        may_copy=on_gpu and _may_copy(cfg),
+        streamed_state=streamed_bytes(cfg.optimizer.optimizer, cfg.optimizer.optimizer_args) if full else 0,
     )
+
+
+def _may_copy(cfg: Config) -> bool:
+    """Whether copies of 8-bit weights are left to what fits; swapped blocks would take twice as long to copy."""
+    memory = cfg.memory
+    return memory.base_products == "auto" and memory.base_compute in COPYING and not memory.blocks_to_swap
 
 
 def unrecordable(cfg: Config) -> str:
@@ -145,6 +167,6 @@ def unrecordable(cfg: Config) -> str:
 def _budget(cfg: Config) -> float:
     """Share of its activations that a compiled block may keep."""
     share = cfg.memory.activation_memory_budget
-    if share is None:
+    if share is None or cfg.memory.checkpointing_kind == "attention":
         return 0.0 if within_graphs(cfg) else 1.0
     return share if cfg.compile.compile_backend in PARTITIONING else 1.0

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from backend.config.layer_patterns import factor_shapes
 from backend.families.spec import FamilyFacts
+from backend.plan.caption_draw import trains_text
 from backend.plan.memory.activations import Work
+from backend.plan.memory.optimizer_bytes import rows_and_columns
 from backend.plan.memory.parts import Parts
 from backend.plan.memory.settings import MemorySettings
 from backend.plan.memory.weight_bytes import total_bytes
-from backend.plan.memory.work import trains_text
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -38,6 +39,8 @@ def trained_text(cfg: Config, facts: FamilyFacts, parts: Parts, settings: Memory
     """The text encoders of a run of `cfg` that puts `work` through; nothing where they are not trained."""
     if not trains_text(cfg, facts):
         return TrainedText()
+    if settings.full_width is not None:
+        return _whole(parts, settings, work, settings.full_width)
     network = cfg.network
     layers: list[tuple[int, int]] = []
     kept = weights = 0
@@ -58,3 +61,17 @@ def trained_text(cfg: Config, facts: FamilyFacts, parts: Parts, settings: Memory
     kind, factor = network.network_type, network.lokr_factor
     lora = [shape for size in layers for shape in factor_shapes(kind, *size, settings.rank, factor).values()]
     return TrainedText(resident, lora, tokens * kept * settings.number.half)
+
+
+def _whole(parts: Parts, settings: MemorySettings, work: Work, width: int) -> TrainedText:
+    """All weights of the encoders, each `width` bytes."""
+    checkpointing = settings.way.checkpointing != "off"
+    kept = 0
+    for shapes in parts.texts.values():
+        widths = [shape[-1] for name, shape in shapes.items() if name.endswith("q_proj.weight")]
+        kept += (max(widths, default=0) * KEPT if checkpointing else 0) + sum(widths) * (
+            RECOMPUTED if checkpointing else KEPT
+        )
+    trained = [rows_and_columns(shape) for shapes in parts.texts.values() for shape in shapes.values()]
+    resident = {"text_encoders": width * sum(rows * columns for rows, columns in trained)}
+    return TrainedText(resident, trained, work.batch * work.text * kept * settings.number.half)

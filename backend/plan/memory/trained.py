@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from backend.base.errors import Refused
 from backend.config.layer_patterns import trained_names
 from backend.families.spec import FamilyFacts
-from backend.plan.memory.activations import convolutions_kept
+from backend.plan.memory.activations import Work, convolutions_kept
 from backend.plan.memory.optimizer_bytes import rows_and_columns, trained_bytes
 from backend.plan.memory.parts import Parts
-from backend.plan.memory.text import TrainedText
+from backend.plan.memory.settings import MemorySettings
+from backend.plan.memory.swap import device_bytes
+from backend.plan.memory.text import TrainedText, trained_text
 
 if TYPE_CHECKING:
     from backend.config.schema import Config
@@ -42,17 +44,20 @@ class Trained:
     """Bytes of what is trained of the other expert, where two are trained by turns."""
 
 
-def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts, width: int, fused: bool) -> Trained:
+def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts, settings: MemorySettings, work: Work) -> Trained:
     """What a run trains that trains the denoiser's own weights, whose bytes are counted with the denoiser's.
 
-    width: bytes of a weight, and of its gradient. fused: gradients are freed as they come, all of a block at most.
+    Where the step is fused, gradients are freed as they come, all of a block at most. State of swapped blocks is in
+    RAM but for what passes through a ring.
     """
+    width, fused = settings.denoiser_width, settings.fused
     try:
         names = trained_names(parts.shapes, cfg.network.targets_include, cfg.network.targets_exclude)
     except Refused:
         # said where the weights are chosen
         names = list(parts.shapes)
-    shapes = [rows_and_columns(parts.shapes[name]) for name in names]
+    text = trained_text(cfg, family, parts, settings, work)
+    shapes = [*(rows_and_columns(parts.shapes[name]) for name in names), *text.lora]
     optimizer = cfg.optimizer
     total = trained_bytes(optimizer.optimizer, shapes, optimizer.optimizer_args, ema=cfg.training.ema)
     layers = [path for name in names if (path := name.removesuffix(".weight")) in parts.denoiser.layers]
@@ -65,7 +70,10 @@ def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts, width: int, 
     around = convolutions_kept(parts.denoiser, family.memory, dict.fromkeys(layers, 0))
     count = sum(rows * columns for rows, columns in shapes)
     gradients = width * (_most_at_once(parts, shapes) if fused else count)
-    return Trained({**total, "weights": 0, "gradients": gradients}, frozen, count, TrainedText(), around)
+    streamed = settings.swapped_state(parts)
+    state = max(0, total["optimizer"] - sum(streamed)) + device_bytes(streamed, settings.ring)
+    total |= {"weights": 0, "gradients": gradients, "optimizer": state}
+    return Trained(total, frozen, count, text, around)
 
 
 def step_bytes(parts: Parts, width: int) -> int:

@@ -130,11 +130,6 @@ def _encoded_together(frames: int, facts: FamilyFacts) -> int:
     return frames if piece is None else min(frames, piece)
 
 
-def trains_text(cfg: Config, facts: FamilyFacts) -> bool:
-    """Whether a run of `cfg` trains the text encoders too."""
-    return cfg.network.train_text_encoder and bool(facts.text_targets)
-
-
 def _largest(shapes: Iterable[Shape]) -> Work | None:
     works = [Work(shape.batch, shape.image_tokens, shape.text_tokens) for shape in shapes]
     return max(works, key=lambda work: work.tokens("joint"), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.runs.events.event import Event
+from backend.runs.events.event import Event, Json
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -62,6 +62,27 @@ class GraphEvent(Event):
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
+class AttentionEvent(Event):
+    """Which kernel computes attention in this process, and why."""
+
+    kind = "attention"
+    route: str
+    """A value of the setting ``compile.attention`` other than auto."""
+    detail: str = ""
+    """What runs underneath."""
+    how: Literal["set", "measured", "remembered", "kept", "usual"] = "usual"
+    """Set by name; measured now; measured by an earlier run; kept from before a resume; taken without measuring."""
+    milliseconds: Json | None = None
+    """Of a forward and backward pass, by route, where they were measured."""
+    left_out: Json | None = None
+    """Why other routes can't be had here, by route."""
+    form: str | None = None
+    """The shape that was measured."""
+    reason: str | None = None
+    """Why nothing was measured."""
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
 class CudaGraphsEvent(Event):
     """What became of recording CUDA graphs."""
 
@@ -73,6 +94,10 @@ class CudaGraphsEvent(Event):
     """Bytes of the GPU that recordings keep."""
     reason: str | None = None
     """Why some or all are left out."""
+    plain_ms: float | None = None
+    """A forward and backward pass of the first recorded shape before it was recorded."""
+    replay_ms: float | None = None
+    """The same pass replayed."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)

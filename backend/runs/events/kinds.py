@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from backend.runs.events.compile_kinds import (
+    AttentionEvent,
     CompiledShareEvent,
     CompileStateEvent,
     CompilingEvent,
@@ -134,6 +135,9 @@ class SwapEvent(Event):
     ring: int | None = None
     place_bytes: int | None = None
     moved: int | None = None
+    """To the device in one pass."""
+    stored: int | None = None
+    """From the device in one pass, of trained weights."""
     rate: float | None = None
     """Bytes a second."""
     limit_seconds: float | None = None
@@ -273,7 +277,7 @@ KINDS: tuple[type[Event], ...] = (
     *(ValidationEvent, BestEvent, EarlyStopEvent, OverfitEvent, AverageEvent, PictureLossesEvent),
     *(SampleEvent, CheckpointEvent, StateEvent),
     *(CompilingEvent, CompileStateEvent, CompiledShareEvent, GraphEvent),
-    *(CudaGraphsEvent, RecompileEvent, GraphBreakEvent),
+    *(AttentionEvent, CudaGraphsEvent, RecompileEvent, GraphBreakEvent),
     *(WarningEvent, ErrorEvent, ResumedEvent, StoppedEvent, DoneEvent),
 )
 

@@ -4,6 +4,7 @@
     stop                    a wish that the worker ends
     log.txt                 what the worker says
     requests/ID/request.json, status.json, cancel, and the pictures
+    controls/HASH.png       images to start from that came from a browser
 
 Every file is written whole or not at all. A request is there as soon as request.json is, and its last state is in
 status.json, whoever looks and whenever.
@@ -11,6 +12,8 @@ status.json, whoever looks and whenever.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import logging
 import os
@@ -23,10 +26,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from backend.base.errors import WriteFailed
+from PIL import Image
+
+from backend.base.errors import Refused, WriteFailed
 from backend.base.files import open_file, write_atomic
 from backend.base.jsonable import dumps, jsonable
 from backend.base.redact import redact_value
+from backend.dataset.images import BadImage, probe
 from backend.runs.preview.request import PreviewRequest
 from backend.runs.process import ProcessId
 
@@ -36,12 +42,14 @@ ENDS = frozenset({"done", "cancelled", "failed"})
 """States of a request that it stays in."""
 
 _ID = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
-_PICTURE = re.compile(r"\d{2,}-\d{2,}\.png")
+_PICTURE = re.compile(r"\d{2,}-\d{2,}\.(png|mp4|sheet\.png)")
 GRID, PAGE = "grid.png", "index.html"
 """What a matrix has besides its pictures."""
 
 _KEPT = 30
 """Requests whose pictures stay."""
+_KEPT_CONTROLS = 60
+"""Images from a browser that stay."""
 
 
 class PreviewFolder:
@@ -50,6 +58,7 @@ class PreviewFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(os.path.abspath(path))
         self.requests_dir = self.path / "requests"
+        self.controls_dir = self.path / "controls"
         self.worker_path = self.path / "worker.json"
         self.stop_path = self.path / "stop"
         self.log_path = self.path / "log.txt"
@@ -137,11 +146,29 @@ class PreviewFolder:
         return self._of(identity)
 
     def picture(self, identity: str, name: str) -> Path | None:
-        """A picture by names that a browser sent; None where there is no such file."""
+        """A picture, clip or picture of its frames by names that a browser sent; None where there is no such file."""
         if not _ID.fullmatch(identity) or not _PICTURE.fullmatch(name):
             return None
         path = self._of(identity) / name
         return path if path.is_file() and not path.is_symlink() else None
+
+    def keep_control(self, data: bytes) -> Path:
+        """Keep an image to start from; the same one is kept once. Refused for what is no image, WriteFailed."""
+        try:
+            probe(io.BytesIO(data))
+            with Image.open(io.BytesIO(data)) as image:
+                ending = (image.format or "png").lower()
+        except (BadImage, OSError) as error:
+            raise Refused(
+                f"the file is no image that can be used: {error}", "Choose a PNG, JPEG or WebP file."
+            ) from error
+        path = self.controls_dir / f"{hashlib.sha256(data).hexdigest()[:24]}.{ending}"
+        self.controls_dir.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, data)
+        by_time = sorted(self.controls_dir.iterdir(), key=lambda each: _written_ns(each) or 0)
+        for old in by_time[:-_KEPT_CONTROLS]:
+            old.unlink(missing_ok=True)
+        return path
 
     def matrix(self, identity: str) -> list[Path]:
         """The files of a request's matrix: its pictures, its grid and its page; empty where there is none."""

@@ -13,9 +13,12 @@ from typing import Any
 
 from backend.base.errors import Refused
 from backend.base.problems import errors
+from backend.config.experts import expert_file
 from backend.config.load import Loaded, load, loads
 from backend.config.schema import Config, SamplePrompt, with_values
+from backend.config.sections.sampling import CONTROL_IMAGES
 from backend.config.toml_io import dumps
+from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.families.table import family
 from backend.runs.folder import Checkpoint, Run
@@ -70,13 +73,21 @@ class PreviewRequest:
     run: str | None = None
     follow: Follow | None = None
     """Rows are added as `run` saves checkpoints, until it ends."""
+    copies: tuple[str, ...] = ()
+    """Where the picture of each prompt is copied to, in a request of one row; empty where none is."""
 
     def cells(self) -> list[Cell]:
-        """The pictures in the order in which they are drawn: a row's prompts one after the other."""
+        """The pictures and clips in the order in which they are drawn: a row's prompts one after the other."""
+        facts = family(self.config.model.family)
+        video, geometry = facts.video, facts.default_geometry
+        endings = [
+            "png" if video is None or video.sample_frames(prompt.frames, geometry) == 1 else "mp4"
+            for prompt in self.prompts
+        ]
         return [
-            Cell(row=row, column=column, file=f"{row + 1:02d}-{column + 1:02d}.png")
+            Cell(row=row, column=column, file=f"{row + 1:02d}-{column + 1:02d}.{ending}")
             for row in range(len(self.rows))
-            for column in range(len(self.prompts))
+            for column, ending in enumerate(endings)
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -95,6 +106,7 @@ class PreviewRequest:
             "prompts": [prompt.model_dump() for prompt in self.prompts],
             "run": self.run,
             "follow": None if self.follow is None else asdict(self.follow),
+            "copies": list(self.copies),
         }
 
     @classmethod
@@ -113,12 +125,14 @@ class PreviewRequest:
         config, follow = _usable(loads(data["config"])), data.get("follow")
         if follow is not None:
             follow = Follow(strength=follow["strength"], extra=tuple(LoraUse(**use) for use in follow["extra"]))
-        return cls(config=config, rows=rows, prompts=prompts, run=data["run"], follow=follow)
+        copies = tuple(data.get("copies", ()))
+        return cls(config=config, rows=rows, prompts=prompts, run=data["run"], follow=follow, copies=copies)
 
 
 def settings_of_base(base: str, family_name: str, changes: Mapping[str, str]) -> Config:
     """Settings of a preview of a base model. changes: further settings by name. Refused with all problems."""
-    return _usable(loads("", {"model.base_model": base, "model.family": family_name, **changes}))
+    cfg = _usable(loads("", {"model.base_model": base, "model.family": family_name, **changes}))
+    return _with_both_experts(cfg)
 
 
 def settings_of_run(run: Run, changes: Mapping[str, str]) -> Config:
@@ -137,7 +151,24 @@ def settings_of_form(cfg: Config, changes: Mapping[str, str]) -> Config:
     if cfg.training.kind == "full":
         # quantization and swap are refused there, and a preview trains nothing
         cfg = with_values(cfg, {"training.kind": "lora", "optimizer.fused_backward": False})
-    return _usable(loads(dumps(cfg, whole=True), {**_UNLIKE_TRAINING, **changes}))
+    return _with_both_experts(_usable(loads(dumps(cfg, whole=True), {**_UNLIKE_TRAINING, **changes})))
+
+
+def _with_both_experts(cfg: Config) -> Config:
+    """The settings, with both experts where the base model has two and none is chosen: clips need both."""
+    facts = family(cfg.model.family)
+    if facts.experts is None or cfg.timesteps.train_experts != "auto":
+        return cfg
+    second = BaseModelFiles.of(cfg.model).place(facts.part(facts.experts.part))
+    return cfg if second is None else with_values(cfg, {"timesteps.train_experts": "both"})
+
+
+def checkpoints_of(run: Run) -> list[Checkpoint]:
+    """The LoRA files of a run that are rows of a preview; a pair for two experts is one, that for high noise."""
+    files = run.checkpoints()
+    there = {each.path for each in files}
+    pairs = {path for each in there if (path := expert_file(each, "high")) != each and path in there}
+    return [each for each in files if each.path in pairs or expert_file(each.path, "high") not in pairs]
 
 
 def row_of_checkpoint(run: Run, checkpoint: Checkpoint, strength: float = 1.0) -> Row:
@@ -153,7 +184,7 @@ def row_of_checkpoint(run: Run, checkpoint: Checkpoint, strength: float = 1.0) -
 
 def find_checkpoint(run: Run, wanted: str | None) -> Checkpoint:
     """A run's LoRA file by step or file name; the newest for None. Refused, with those that are there, for another."""
-    files = run.checkpoints()
+    files = checkpoints_of(run)
     if not files:
         raise Refused(f"the run {run.name} has no LoRA file yet", "Wait until it saves one, or ask it to save now.")
     if wanted is None:
@@ -176,7 +207,7 @@ def with_new_rows(request: PreviewRequest, whole: bool) -> PreviewRequest:
     known = {use.path for row in request.rows for use in row.loras}
     files = [
         each
-        for each in run.checkpoints()
+        for each in checkpoints_of(run)
         if str(each.path) not in known and (whole or (each.step is not None and each.role is None))
     ]
     rows = [row_of_checkpoint(run, each, follow.strength) for each in files]
@@ -210,17 +241,26 @@ def _usable(loaded: Loaded) -> Config:
     """The settings that were read. Refused with all errors where there are some, and for what can't be drawn."""
     if loaded.config is None or errors(loaded.problems):
         raise Refused.of(errors(loaded.problems))
-    refuse_other_than_prompts(family(loaded.config.model.family))
     return loaded.config
 
 
-def refuse_other_than_prompts(facts: FamilyFacts) -> None:
-    """Refused for families whose pictures need more than a prompt."""
-    if facts.video is not None:
-        raise Refused(f"the preview draws pictures, and {facts.title} clips", "Draw them as samples of a run.")
-    if facts.controls is not None and facts.controls.needed:
-        text = f"{facts.title} draws from a control image, which the preview does not take yet"
-        raise Refused(text, "Draw it as a sample of the run.", "model.family")
+def control_images(paths: Sequence[str]) -> dict[str, str | None]:
+    """Settings of a prompt that starts from these images, in their order. Refused for more than a prompt can have."""
+    if len(paths) > len(CONTROL_IMAGES):
+        text = f"{len(paths)} control images are given, and a prompt takes {len(CONTROL_IMAGES)} at most"
+        raise Refused(text, "Leave the others out.")
+    missing = [None] * (len(CONTROL_IMAGES) - len(paths))
+    return dict(zip(CONTROL_IMAGES, [*map(path_of, paths), *missing], strict=True))
+
+
+def check_controls(prompt: SamplePrompt, facts: FamilyFacts) -> None:
+    """Refused where the prompt has control images that the family can't use, or lacks the one that it needs."""
+    count, most = len(prompt.controls), facts.sample_controls
+    if count > most:
+        text = f"{facts.title} takes {f'at most {most}' if most else 'no'} control images, and {count} are given"
+        raise Refused(text, "Leave the others out.")
+    if not count and facts.needs_control(sample=True):
+        raise Refused(f"{facts.title} starts from a control image, and none is given", "Choose an image to start from.")
 
 
 def path_of(text: str) -> str:

@@ -55,19 +55,19 @@ def functions(source: Path) -> dict[str, Any]:
             and isinstance(node.value, ast.Set | ast.Dict)
         )
     ]
-    found: dict[str, Any] = {}
-    exec(compile(ast.Module(wanted, []), str(source), "exec"), found)
-    return found
+    namespace: dict[str, Any] = {}
+    exec(compile(ast.Module(wanted, []), str(source), "exec"), namespace)
+    return namespace
 
 
 def layers(mapped: dict[str, Any]) -> dict[str, list[Any]]:
     """diffusers' module path -> ComfyUI's, and first row and number of rows where it is a part of it; no norms."""
-    found = {}
+    layer_names = {}
     for name, goal in mapped.items():
         if name.endswith(".weight") and not re.fullmatch(_LEFT_OUT, name):
             stem, rows = (goal, None) if isinstance(goal, str) else goal[:2]
-            found[name.removesuffix(".weight")] = [stem.removesuffix(".weight"), *(rows[1:] if rows else ())]
-    return dict(sorted(found.items()))
+            layer_names[name.removesuffix(".weight")] = [stem.removesuffix(".weight"), *(rows[1:] if rows else ())]
+    return dict(sorted(layer_names.items()))
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ def read(path: Path, name: str) -> dict[str, Tensor]:
     return {key: lazy.read() for key, lazy in open_part(BaseModelFiles.at(path), FACTS.part(name)).tensors().items()}
 
 
-def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+def same(actual: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert actual.keys() == wanted.keys()
+    assert all(torch.equal(actual[name], value) for name, value in wanted.items())
 
 
 @pytest.mark.parametrize("root", LAYOUTS["anima_dit"].prefixes)
@@ -85,8 +85,8 @@ def test_the_shipped_configs_are_the_published_models_sizes() -> None:
 def test_another_cosmos_model_and_mixed_up_files_are_named(tmp_path: Path) -> None:
     net = make_tiny_denoiser()
     path = originals.write(tmp_path / "cosmos.safetensors", published(net.state_dict(), {}, "net."))
-    said = family("anima").check_base_model(path)[0].text
-    assert "Cosmos" in said and "not the Anima transformer" in said
+    problem = family("anima").check_base_model(path)[0].text
+    assert "Cosmos" in problem and "not the Anima transformer" in problem
 
 
 def trained(targets: list[str], rank: int = 3, alpha: float = 5.0) -> tuple[nn.Module, Lora]:
@@ -136,5 +136,5 @@ def test_native_names_of_other_trainers_are_read_as_diffusers_reads_them(tmp_pat
     back = read_lora(tmp_path / "x.safetensors", names_of(linear_layers(bare), FACTS))
     theirs = AnimaModularPipeline.lora_state_dict(dict(spelled))
     for path in lora.layers:
-        for half, found in zip("AB", back.pairs[path], strict=True):
-            assert torch.equal(found, theirs[f"transformer.{path}.lora_{half}.weight"])
+        for half, matrix in zip("AB", back.pairs[path], strict=True):
+            assert torch.equal(matrix, theirs[f"transformer.{path}.lora_{half}.weight"])

@@ -73,17 +73,17 @@ def test_trimming_without_sinks_would_be_another_model(monkeypatch: pytest.Monke
     batch = make_batch(SIZES[:2], LENGTHS[:2])
     wanted = ours(model_with_lora(), batch, ShapeRuntime())
     monkeypatch.setattr(sinks, "PADDED_TO", 0)
-    found = ours(model_with_lora(), batch, ShapeRuntime("off", None, (16, 64), 512))
-    assert relative(found[0][0], wanted[0][0]) > 1e-3
+    output = ours(model_with_lora(), batch, ShapeRuntime("off", None, (16, 64), 512))
+    assert relative(output[0][0], wanted[0][0]) > 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("count", [1, 17, 448, 509])
 def test_biases_add_up_in_every_format(count: int, dtype: torch.dtype) -> None:
-    found = torch.tensor(sink_keys.biases(count))
-    assert torch.equal(found.to(dtype).float(), found), "a bias is rounded"
-    assert found.double().exp().sum().item() == pytest.approx(count, rel=1e-8)
-    assert len(found) == sink_keys.KEYS and torch.tensor(sink_keys.biases(0)).isinf().all()
+    sums = torch.tensor(sink_keys.biases(count))
+    assert torch.equal(sums.to(dtype).float(), sums), "a bias is rounded"
+    assert sums.double().exp().sum().item() == pytest.approx(count, rel=1e-8)
+    assert len(sums) == sink_keys.KEYS and torch.tensor(sink_keys.biases(0)).isinf().all()
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=["mask", "sink"])
@@ -91,8 +91,8 @@ def test_text_longer_than_the_models_own_length_has_no_sinks(route: attention_ro
     """Cut at 700 tokens, as the pipeline's max_sequence_length allows: 600 real rows are all there is."""
     batch, model = make_batch(SIZES[:2], [600, 9]), model_with_lora()
     alone = [ours(model, batch.row(at), ShapeRuntime())[0][0] for at in (0, 1)]
-    found = ours(model, batch, ShapeRuntime("off", None, None, 700, route))[0]
-    for got, want in zip(found, alone, strict=True):
+    output = ours(model, batch, ShapeRuntime("off", None, None, 700, route))[0]
+    for got, want in zip(output, alone, strict=True):
         assert relative(got, want) < 1e-5
 
 

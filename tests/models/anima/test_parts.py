@@ -27,18 +27,18 @@ def test_captions_are_what_the_pipeline_tells_its_denoiser(tiny_anima: Path) -> 
     pipeline, stack = pipeline_of(tiny_anima), CODE.load_text(tiny_anima, CPU)
     counted = token_counter(tiny_anima, FACTS)
     for length in (512, 7):
-        for caption, found in zip(CAPTIONS, stack.encode(CAPTIONS, length), strict=True):
-            said = AnimaTextEncoderStep.encode_prompt(
+        for caption, encoding in zip(CAPTIONS, stack.encode(CAPTIONS, length), strict=True):
+            theirs = AnimaTextEncoderStep.encode_prompt(
                 pipeline, caption, prepare_unconditional_embeds=False, max_sequence_length=length, device="cpu"
             )
             wanted = AnimaTextConditioningStep._condition_prompt_embeds(
-                pipeline, **{name: value for name, value in said.items() if not name.startswith("negative")},
+                pipeline, **{name: value for name, value in theirs.items() if not name.startswith("negative")},
                 device=torch.device("cpu"), conditioning_dtype=torch.float32, output_dtype=torch.float32,
             )[0]  # fmt: skip
-            real = found["prompt_embeds"].shape[0]
+            real = encoding["prompt_embeds"].shape[0]
             assert real == min(length, counted(caption)) and wanted.shape[0] == 512
-            assert torch.isfinite(found["prompt_embeds"]).all()
-            torch.testing.assert_close(found["prompt_embeds"], wanted[:real], atol=1e-6, rtol=1e-5)
+            assert torch.isfinite(encoding["prompt_embeds"]).all()
+            torch.testing.assert_close(encoding["prompt_embeds"], wanted[:real], atol=1e-6, rtol=1e-5)
             assert not wanted[real:].any(), "what is not kept is zero"
 
 
@@ -47,18 +47,18 @@ def test_latents_are_the_pipelines_and_come_back(tiny_anima: Path) -> None:
     pixels = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 2 - 1
     with torch.no_grad():
         wanted = encode_vae_image(pixels, pipeline.vae, None, "cpu", torch.float32, 4)
-    found = stack.encode(pixels)
-    assert found.shape == (2, 4, 8, 12)
-    torch.testing.assert_close(found, wanted[:, :, 0])
-    assert stack.decode(found).shape == pixels.shape
+    latents = stack.encode(pixels)
+    assert latents.shape == (2, 4, 8, 12)
+    torch.testing.assert_close(latents, wanted[:, :, 0])
+    assert stack.decode(latents).shape == pixels.shape
     geometry = ROW.geometry(tiny_anima)
     assert (geometry.downscale, geometry.patch, geometry.latent_channels) == (8, 2, 4)
 
 
 def test_noise_levels_are_the_pipelines(tiny_anima: Path) -> None:
-    found = CODE.sampling_sigmas(5, 999, tiny_anima)
+    levels = CODE.sampling_sigmas(5, 999, tiny_anima)
     # shift 3: 3 s / (1 + 2 s) of 1, 4/5, ...
-    assert found == pytest.approx([3 * s / (1 + 2 * s) for s in (1, 0.8, 0.6, 0.4, 0.2)] + [0.0])
+    assert levels == pytest.approx([3 * s / (1 + 2 * s) for s in (1, 0.8, 0.6, 0.4, 0.2)] + [0.0])
 
 
 def test_what_does_not_belong_is_named(tiny_anima: Path, tiny_flux: Path, tmp_path: Path) -> None:
@@ -72,5 +72,5 @@ def test_what_does_not_belong_is_named(tiny_anima: Path, tiny_flux: Path, tmp_pa
         json.dumps(json.loads(config.read_text()) | {"text_embed_dim": 8, "extra_pos_embed_type": "learnable"})
     )
     shutil.rmtree(base / "t5_tokenizer")
-    said = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
-    assert "text width is 8" in said and "extra_pos_embed_type" in said and "T5 tokenizer" in said
+    message = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
+    assert "text width is 8" in message and "extra_pos_embed_type" in message and "T5 tokenizer" in message

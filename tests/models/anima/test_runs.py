@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from functools import partial
 from pathlib import Path
+
+import safetensors
 
 from tests.tiny import originals
 from tests.tiny.anima import _denoiser, _tiny, autoencoder, conditioner, qwen
@@ -51,3 +54,7 @@ def test_from_three_files_trains_samples_and_saves(tiny_anima: Path, image_folde
     assert code == 0, events(run, "error")
     assert len(rows(run)) == 2 and events(run, "sample")
     assert len(lora_of(run)) == 3 * 3 * 10
+    with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+    base = Path(str(cfg.model.base_model)).read_bytes()
+    assert metadata["ss_new_sd_model_hash"] == hashlib.sha256(base).hexdigest() and metadata["ss_sd_model_hash"]

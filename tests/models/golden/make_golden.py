@@ -105,12 +105,12 @@ def ldm_vae(clones: Path) -> Shapes:
         "ch_mult": [1, 2, 4, 4],
     }
     config |= {"num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0}
-    found = shapes_of(model.Encoder(**config), "encoder.") | shapes_of(model.Decoder(**config), "decoder.")
+    shapes = shapes_of(model.Encoder(**config), "encoder.") | shapes_of(model.Decoder(**config), "decoder.")
     # ldm/models/autoencoder.py, embed_dim 4
     quant = {"quant_conv": torch.nn.Conv2d(8, 8, 1), "post_quant_conv": torch.nn.Conv2d(4, 4, 1)}
     for name, layer in quant.items():
-        found |= shapes_of(layer, f"{name}.")
-    return {f"first_stage_model.{name}": shape for name, shape in found.items()}
+        shapes |= shapes_of(layer, f"{name}.")
+    return {f"first_stage_model.{name}": shape for name, shape in shapes.items()}
 
 
 def stable_diffusion(clones: Path, clip_l: Shapes) -> dict[str, Shapes]:
@@ -221,11 +221,11 @@ def _joined(shapes: Shapes, at: str) -> dict[str, list[int]]:
     groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
     out: dict[str, list[int]] = {}
     for name, shape in shapes.items():
-        found = re.search(at, name)
-        if found is None:
+        match = re.search(at, name)
+        if match is None:
             out[name] = shape
         else:
-            groups[name[: found.start()], name[found.end() :], tuple(shape)].append(int(found[0]))
+            groups[name[: match.start()], name[match.end() :], tuple(shape)].append(int(match[0]))
     for (before, after, shape), numbers in groups.items():
         for first, last in _runs(sorted(numbers)):
             out[f"{before}{{{first}-{last}}}{after}"] = list(shape)

@@ -45,9 +45,9 @@ def tencent(clone: Path) -> dict[str, Shapes]:
     models = importlib.import_module("hyvideo.modules.models")
     vae = importlib.import_module("hyvideo.vae.autoencoder_kl_causal_3d")
     widths = types.SimpleNamespace(text_states_dim=4096, text_states_dim_2=768)
-    given = {"in_channels": 16, "out_channels": 16, **models.HUNYUAN_VIDEO_CONFIG["HYVideo-T/2-cfgdistill"]}
+    options = {"in_channels": 16, "out_channels": 16, **models.HUNYUAN_VIDEO_CONFIG["HYVideo-T/2-cfgdistill"]}
     return {
-        "hunyuan_video_t2v_720p": shapes_of(models.HYVideoDiffusionTransformer(widths, **given)),
+        "hunyuan_video_t2v_720p": shapes_of(models.HYVideoDiffusionTransformer(widths, **options)),
         "hunyuan_video_vae": shapes_of(vae.AutoencoderKLCausal3D(**_VAE)),
     }
 

@@ -57,11 +57,11 @@ _QWEN3 = {
 def qwen_vl() -> Shapes:
     """qwen_2.5_vl_7b: names from before transformers moved the language model inside of the model."""
     config = transformers.Qwen2_5_VLConfig(text_config=_VL_TEXT, vision_config=_VL_VISION, tie_word_embeddings=False)
-    found = shapes_of(transformers.Qwen2_5_VLForConditionalGeneration(config))
+    shapes = shapes_of(transformers.Qwen2_5_VLForConditionalGeneration(config))
     moved = {"model.language_model.": "model.", "model.visual.": "visual."}
     for new, old in moved.items():
-        found = {f"{old}{n.removeprefix(new)}" if n.startswith(new) else n: shape for n, shape in found.items()}
-    return found
+        shapes = {f"{old}{n.removeprefix(new)}" if n.startswith(new) else n: shape for n, shape in shapes.items()}
+    return shapes
 
 
 def anima() -> Shapes:

@@ -44,8 +44,8 @@ def umt5() -> Shapes:
 def eyes() -> Shapes:
     config = transformers.CLIPVisionConfig(**_EYES, patch_size=14, image_size=224, projection_dim=1024)
     state = transformers.CLIPVisionModel(config).state_dict()
-    found = {f"vision_model.{name}": list(value.shape) for name, value in state.items()}
-    return found | {"visual_projection.weight": [1024, 1280]}
+    shapes = {f"vision_model.{name}": list(value.shape) for name, value in state.items()}
+    return shapes | {"visual_projection.weight": [1024, 1280]}
 
 
 def main() -> None:

@@ -37,9 +37,9 @@ def read(path: Path, part: Part) -> dict[str, Tensor]:
     return {name: lazy.read() for name, lazy in open_part(BaseModelFiles.at(path), part).tensors().items()}
 
 
-def assert_same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(value, found[name]) for name, value in wanted.items())
+def assert_same(actual: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    assert actual.keys() == wanted.keys()
+    assert all(torch.equal(value, actual[name]) for name, value in wanted.items())
 
 
 @pytest.mark.parametrize("layout", ["hunyuan_tencent", "hunyuan_comfy"])
@@ -79,14 +79,14 @@ def test_fp8_files_come_back(tmp_path: Path) -> None:
     model = make_tiny_denoiser()
     stored = comfy(tencent(model.state_dict()))
     path = originals.write(tmp_path / "scaled.safetensors", originals.in_fp8(stored, "weight_scale"))
-    found = read(path, NET)
+    tensors = read(path, NET)
     for name, value in model.state_dict().items():
-        assert torch.allclose(found[name], value, rtol=1 / 16, atol=float(value.abs().max()) / 448 / 64), name
+        assert torch.allclose(tensors[name], value, rtol=1 / 16, atol=float(value.abs().max()) / 448 / 64), name
     plain = {name: value.to(torch.float8_e4m3fn) for name, value in stored.items()}
-    found = read(originals.write(tmp_path / "fp8.safetensors", plain), NET)
-    assert {value.dtype for value in found.values()} == {
+    tensors = read(originals.write(tmp_path / "fp8.safetensors", plain), NET)
+    assert {value.dtype for value in tensors.values()} == {
         torch.float8_e4m3fn
-    } and found.keys() == model.state_dict().keys()
+    } and tensors.keys() == model.state_dict().keys()
 
 
 def test_the_vae_and_the_language_model_are_read_in_all_their_layouts(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_the_vae_and_the_language_model_are_read_in_all_their_layouts(tmp_path: 
 def test_files_that_do_not_belong_are_named(tmp_path: Path, tiny_hunyuan_video: Path) -> None:
     net = tencent(make_tiny_denoiser().state_dict())
     path = originals.write(tmp_path / "hunyuan.safetensors", net)
-    said = " ".join(problem.sentence() for problem in ROW.check_base_model(path))
-    assert "llava_llama3_fp16.safetensors" in said and "hunyuan_video_vae_bf16" in said and "tokenizer" in said
+    message = " ".join(problem.sentence() for problem in ROW.check_base_model(path))
+    assert "llava_llama3_fp16.safetensors" in message and "hunyuan_video_vae_bf16" in message and "tokenizer" in message
     assert "a HunyuanVideo transformer" in family("flux").check_base_model(path)[0].text
     for channels, title in ((33, "HunyuanVideo for images to video"), (32, "SkyReels")):
         for names in (tencent, comfy):
@@ -124,6 +124,10 @@ def test_files_that_do_not_belong_are_named(tmp_path: Path, tiny_hunyuan_video: 
             stored = tencent(state) if names is tencent else comfy(tencent(state))
             (first, *_) = ROW.check_base_model(originals.write(tmp_path / "i2v.safetensors", stored))
             assert title in first.text, first
+    newer = net | {"byt5_in.fc1.weight": net["img_in.proj.bias"], "vision_in.proj.0.weight": net["img_in.proj.bias"]}
+    newer = {name: value for name, value in newer.items() if not name.startswith(("single_blocks.", "vector_in."))}
+    path = originals.write(tmp_path / "hunyuanvideo1.5_720p_t2v_fp16.safetensors", newer)
+    assert "a HunyuanVideo 1.5 transformer, which is not supported" in ROW.check_base_model(path)[0].text
     flux = originals.write(tmp_path / "flux.safetensors", originals.bfl(originals.flux_transformer().state_dict()))
     assert "a FLUX transformer" in ROW.check_base_model(flux)[0].text
     image_vae = originals.write(tmp_path / "ae.safetensors", originals.ldm_vae(originals.autoencoder().state_dict()))
@@ -136,8 +140,8 @@ def test_files_that_do_not_belong_are_named(tmp_path: Path, tiny_hunyuan_video: 
     config = base / "transformer" / "config.json"
     kept = json.loads(config.read_text())
     config.write_text(json.dumps(kept | {"text_embed_dim": 8, "pooled_projection_dim": 9, "patch_size": 4}))
-    said = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
-    assert "text width is 8" in said and "pooled width is 9" in said and "the transformer's is 4" in said
+    message = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
+    assert "text width is 8" in message and "pooled width is 9" in message and "the transformer's is 4" in message
     config.write_text(json.dumps(kept | {"image_condition_type": "token_replace"}))
     assert "images to video" in ROW.check_base_model(base)[0].text
 
@@ -225,5 +229,5 @@ def test_diffusers_takes_tencents_names_too() -> None:
     pair = {"lora_A": torch.ones(4, 64), "lora_B": torch.ones(192, 4)}
     held = {f"transformer.double_blocks.0.img_attn_qkv.{half}.weight": value for half, value in pair.items()}
     theirs = lora_conversion_utils._convert_hunyuan_video_lora_to_diffusers(dict(held))
-    found = names_of(linear_layers(make_tiny_denoiser()), FACTS).stems["transformer.double_blocks.0.img_attn_qkv"]
-    assert {f"transformer.{path}.{half}.weight" for path, _ in found for half in pair} == theirs.keys()
+    stem = names_of(linear_layers(make_tiny_denoiser()), FACTS).stems["transformer.double_blocks.0.img_attn_qkv"]
+    assert {f"transformer.{path}.{half}.weight" for path, _ in stem for half in pair} == theirs.keys()

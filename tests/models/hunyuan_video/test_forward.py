@@ -95,8 +95,8 @@ def test_without_the_mask_padding_leaks() -> None:
 
     batch = make_batch(SIZES[:1], LENGTHS[:1])
     wanted = ours(model_with_lora(), batch, ShapeRuntime())
-    found = ours(model_with_lora(), batch, ShapeRuntime("static", 56, None, None, Unmasked()))
-    assert relative(found[0][0], wanted[0][0]) > 1e-3
+    output = ours(model_with_lora(), batch, ShapeRuntime("static", 56, None, None, Unmasked()))
+    assert relative(output[0][0], wanted[0][0]) > 1e-3
 
 
 @pytest.mark.parametrize("size", [(1, 8, 8), (5, 6, 10), (9, 2, 30)])
@@ -104,8 +104,8 @@ def test_positions_are_the_models_own_whatever_is_padded(size: tuple[int, int, i
     model = make_tiny_denoiser()
     count = size[0] * size[1] * size[2] // 4
     wanted = model.rope(torch.empty(1, 4, *size))
-    found = rope_of(model, places([[size]], 7, count + 5))
-    for table, part, still in zip(found, wanted, (1.0, 0.0), strict=True):
+    rope = rope_of(model, places([[size]], 7, count + 5))
+    for table, part, still in zip(rope, wanted, (1.0, 0.0), strict=True):
         assert torch.equal(table[0, 7 : 7 + count], part)
         # text and padding are turned by nothing
         assert (table[0, :7] == still).all() and (table[0, 7 + count :] == still).all()

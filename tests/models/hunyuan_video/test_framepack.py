@@ -110,7 +110,7 @@ def test_the_tokens_are_as_the_plan_counts_them() -> None:
         )
         batch, model = make_batch([size], [5]), make_tiny_denoiser()
         model.transformer_blocks[0].register_forward_pre_hook(
-            lambda _m, given, seen=seen: seen.append(given[0].shape[1])
+            lambda _m, inputs, seen=seen: seen.append(inputs[0].shape[1])
         )
         CODE.predict(model, batch.noisy, batch.sigma, batch.text, 1.0, ShapeRuntime())
         assert seen.pop() == count
@@ -161,29 +161,62 @@ def test_a_row_is_a_section_with_what_is_behind_it(tiny_framepack: Path) -> None
             stack.encode_row(short)
 
 
-def test_a_section_is_the_pipelines(tiny_framepack: Path) -> None:
-    """From the noise that the pipeline draws: its latents, and the clip that it makes of them."""
+@pytest.mark.parametrize(
+    ("family", "kind", "count"),
+    [
+        ("framepack", "inverted_anti_drifting", 1),
+        ("framepack", "inverted_anti_drifting", 5),
+        ("framepack_f1", "vanilla", 3),
+    ],
+)
+def test_a_sample_of_framepack_and_framepack_f1_is_the_pipelines(
+    tiny_framepack: Path, family: str, kind: str, count: int
+) -> None:
+    """From the noise that the pipeline draws for each section: its latents, and the clip that it makes of them."""
+    code = load_family(family)
     pipeline = HunyuanVideoFramepackPipeline.from_pretrained(tiny_framepack)
     pipeline.set_progress_bar_config(disable=True)
     picture = torch.rand(3, 32, 48, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    stack, text = CODE.load_vae(tiny_framepack, CPU), CODE.load_text(tiny_framepack, CPU)
+    stack, text = code.load_vae(tiny_framepack, CPU), code.load_text(tiny_framepack, CPU)
     told = stack.encode_start(picture)
     start = told["behind"][None, :, :1]
-    given = {"image": (picture[None] + 1) / 2, "prompt": "a red circle", "height": 32, "width": 48, "num_frames": 33}
-    given |= {"num_inference_steps": 2, "guidance_scale": 4.5, "max_sequence_length": 24}
+    given = {"image": (picture[None] + 1) / 2, "prompt": "a red circle", "height": 32, "width": 48}
+    given |= {"num_inference_steps": 2, "guidance_scale": 4.5, "max_sequence_length": 24, "sampling_type": kind}
     # it draws the picture's latent at random
     pipeline.prepare_image_latents = lambda *given, **named: start
-    wanted = pipeline(**given, generator=torch.Generator().manual_seed(5), output_type="latent").frames[0]
-    noise = torch.randn(1, LATENT_CHANNELS, 9, 4, 6, generator=torch.Generator().manual_seed(5))[0]
-    x = torch.cat([torch.randn(LATENT_CHANNELS, 1, 4, 6), noise], dim=1)
-    model = CODE.load_denoiser(tiny_framepack, CPU).eval()
+    source = torch.Generator().manual_seed(5)
+    wanted = pipeline(**given, num_frames=33 * count, generator=source, output_type="latent").frames[-1]
+    source = torch.Generator().manual_seed(5)
+    model = code.load_denoiser(tiny_framepack, CPU).eval()
     (words,) = text.encode(["a red circle"], 24)
-    levels = CODE.sampling_sigmas(2, 300, tiny_framepack)
-    with torch.no_grad():
-        for now, then in zip(levels, levels[1:], strict=False):
-            (made,) = CODE.predict(model, [x], torch.tensor([now]), [words | told], 4.5, ShapeRuntime())
-            x = x + (then - now) * made
-    assert wanted.shape[1:] == x.shape
-    assert relative(x, wanted[0]) < 1e-3
-    # a clip of one section: the picture and 36 frames
-    assert stack.decode(x[None]).shape == (1, 3, 37, 32, 48)
+    levels = code.sampling_sigmas(2, 300, tiny_framepack)
+    sections = code.sections(36 * count + 1)
+    for _ in range(sections.count):
+        noise = torch.randn(1, LATENT_CHANNELS, 9, 4, 6, generator=source)[0]
+        x = torch.cat([torch.randn(LATENT_CHANNELS, 1, 4, 6), noise], dim=1)
+        row = [sections.told(words | told)]
+        with torch.no_grad():
+            for now, then in zip(levels, levels[1:], strict=False):
+                (made,) = code.predict(model, [x], torch.tensor([now]), row, 4.5, ShapeRuntime())
+                x = x + (then - now) * made
+        sections.add(x)
+    whole = sections.whole()
+    assert wanted.shape[1:] == whole.shape == (LATENT_CHANNELS, 1 + 9 * count, 4, 6)
+    assert relative(whole, wanted[0]) < 1e-3
+    # a clip of whole sections: the picture and 36 frames of each
+    if count == 1:
+        assert stack.decode(whole[None]).shape == (1, 3, 37, 32, 48)
+
+
+def test_a_row_of_framepack_f1_is_a_section_with_what_is_before_it(tiny_framepack: Path) -> None:
+    stack, draw = load_family("framepack_f1").load_vae(tiny_framepack, CPU), torch.Generator().manual_seed(4)
+    clips = [torch.rand(3, 109, 32, 32, generator=draw) * 2 - 1 for _ in range(3)]
+    found = set()
+    for clip in clips:
+        row, whole = stack.encode_row(clip), stack.encode(clip[None])[0]
+        section = next(at for at in range(3) if torch.equal(row["latent"][:, 1:], whole[:, 1 + 9 * at : 10 + 9 * at]))
+        known = torch.nn.functional.pad(whole[:, : 1 + 9 * section], (0, 0, 0, 0, 19, 0))[:, -19:]
+        four, twice, once = known.split([16, 2, 1], dim=1)
+        assert torch.equal(row["behind"], torch.cat([whole[:, :1], once, twice, four], dim=1))
+        found.add(section)
+    assert len(found) > 1

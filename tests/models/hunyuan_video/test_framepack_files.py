@@ -35,9 +35,9 @@ def test_transformer_and_eyes_are_read_from_single_files(tmp_path: Path) -> None
     for prefix in FACTS.denoiser.layouts[0].prefixes:
         path = originals.write(tmp_path / f"{prefix}f.safetensors", originals.behind(prefix, net.state_dict()))
         source = open_part(BaseModelFiles.at(path), FACTS.denoiser)
-        found = {name: lazy.read() for name, lazy in source.tensors().items()}
-        assert found.keys() == net.state_dict().keys()
-        assert all(torch.equal(value, found[name]) for name, value in net.state_dict().items())
+        tensors = {name: lazy.read() for name, lazy in source.tensors().items()}
+        assert tensors.keys() == net.state_dict().keys()
+        assert all(torch.equal(value, tensors[name]) for name, value in net.state_dict().items())
     config = source.config()
     assert (config["image_proj_dim"], config["has_clean_x_embedder"], config["in_channels"]) == (16, True, 4)
     eyes, part = _tiny(framepack.eyes, 0), FACTS.part("image_encoder")
@@ -53,8 +53,8 @@ def test_transformer_and_eyes_are_read_from_single_files(tmp_path: Path) -> None
 
 def test_files_that_do_not_belong_are_named(tmp_path: Path, tiny_framepack: Path, tiny_hunyuan_video: Path) -> None:
     row = family("framepack")
-    said = row.check_base_model(tiny_hunyuan_video)[0]
-    assert "HunyuanVideoPipeline" in said.text and "FramePack" in said.remedy
+    refusal = row.check_base_model(tiny_hunyuan_video)[0]
+    assert "HunyuanVideoPipeline" in refusal.text and "FramePack" in refusal.remedy
     plain = originals.write(tmp_path / "h.safetensors", hunyuan_video.make_tiny_denoiser().state_dict())
     assert "a HunyuanVideo transformer" in row.check_base_model(plain)[0].text
     own = originals.write(tmp_path / "f.safetensors", make_tiny_denoiser().state_dict())
@@ -92,8 +92,8 @@ def test_loras_come_back_diffusers_takes_them_and_those_of_hunyuan_video_fit(
         pipeline.load_lora_weights(tmp_path / "diffusers.safetensors")
         pipeline.fuse_lora()
         pipeline.unload_lora_weights()
-        found = CODE.predict(pipeline.transformer, batch.noisy, batch.sigma, batch.text, GUIDANCE, ShapeRuntime())[0]
-    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+        output = CODE.predict(pipeline.transformer, batch.noisy, batch.sigma, batch.text, GUIDANCE, ShapeRuntime())[0]
+    torch.testing.assert_close(output, wanted, atol=1e-4, rtol=1e-4)
     plain, other = trained_hunyuan()
     stored = file_tensors(other, "fp32", names_of(linear_layers(plain), family("hunyuan_video")), "diffusers")
     write_lora(tmp_path / "hunyuan.safetensors", stored, {})

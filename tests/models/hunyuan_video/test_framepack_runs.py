@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import av
 import pytest
 from PIL import Image
 
@@ -45,7 +46,25 @@ def test_a_run_makes_the_planned_graphs_and_a_sample_from_a_picture(
     assert len(made) == plan["graphs"]["planned"] > 0 and rows(run)[-1]["recompiles"] == 0
     (sample,) = events(run, "sample")
     assert sample["file"].endswith(".mp4")
-    assert any("made with 37 frames" in finding["text"] for finding in plan["findings"])
+    assert any("made with 109 frames" in finding["text"] for finding in plan["findings"])
+    with av.open(run.path / sample["file"]) as video:
+        assert sum(1 for _ in video.decode(video=0)) == 109
+
+
+def test_a_run_of_framepack_f1_draws_a_sample_of_two_sections(
+    tiny_framepack: Path, clips: Path, tmp_path: Path
+) -> None:
+    Image.effect_noise((60, 50), 80).convert("RGB").save(tmp_path / "start.png")
+    prompt = {"prompt": "a red circle", "width": 48, "height": 32, "frames": 73, "steps": 2}
+    prompt |= {"control_image": str(tmp_path / "start.png")}
+    cfg = family_config(
+        "framepack_f1", tiny_framepack, clips, tmp_path, **SECTIONS,
+        training={"max_train_steps": 1}, sampling={"prompts": [prompt]},
+    )  # fmt: skip
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
+    with av.open(run.path / events(run, "sample")[0]["file"]) as video:
+        assert sum(1 for _ in video.decode(video=0)) == 73
 
 
 def test_pictures_and_clips_of_less_than_a_section_are_named(tiny_framepack: Path, tmp_path: Path) -> None:

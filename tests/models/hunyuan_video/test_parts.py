@@ -26,15 +26,15 @@ def test_captions_are_what_the_pipeline_tells_its_denoiser(tiny_hunyuan_video: P
     assert counted is not None
     template = {"template": TEMPLATE, "crop_start": 95}
     for length in (256, 24):
-        for caption, found in zip(CAPTIONS, stack.encode(CAPTIONS, length), strict=True):
+        for caption, encoding in zip(CAPTIONS, stack.encode(CAPTIONS, length), strict=True):
             with torch.no_grad():
                 # its own template, where braces are no place for a caption
                 own = {} if "{" not in caption else {"prompt_template": template}
                 wanted, pooled, mask = pipeline.encode_prompt(caption, max_sequence_length=length, **own)
             real = int(mask.sum())
-            assert found["prompt_embeds"].shape[0] == real == min(length, counted(caption))
-            torch.testing.assert_close(found["prompt_embeds"], wanted[0, :real], atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(found["pooled"], pooled[0], atol=1e-6, rtol=1e-5)
+            assert encoding["prompt_embeds"].shape[0] == real == min(length, counted(caption))
+            torch.testing.assert_close(encoding["prompt_embeds"], wanted[0, :real], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(encoding["pooled"], pooled[0], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("frames", [1, 5, 33])
@@ -42,20 +42,20 @@ def test_latents_are_the_pipelines_and_come_back(tiny_hunyuan_video: Path, frame
     vae = HunyuanVideoPipeline.from_pretrained(tiny_hunyuan_video).vae
     stack = CODE.load_vae(tiny_hunyuan_video, CPU)
     pixels = torch.rand(2, 3, frames, 32, 48, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    found = stack.encode(pixels)
+    latents = stack.encode(pixels)
     geometry = ROW.geometry(tiny_hunyuan_video)
-    assert found.shape == (2, *geometry.latent_shape(48, 32, frames)) == (2, 4, (frames - 1) // 4 + 1, 4, 6)
+    assert latents.shape == (2, *geometry.latent_shape(48, 32, frames)) == (2, 4, (frames - 1) // 4 + 1, 4, 6)
     with torch.no_grad():
         raw = vae.encode(pixels).latent_dist.mode()
-        torch.testing.assert_close(found, raw * 0.476986)
-        decoded = stack.decode(found)
+        torch.testing.assert_close(latents, raw * 0.476986)
+        decoded = stack.decode(latents)
         torch.testing.assert_close(decoded, vae.decode(raw, return_dict=False)[0])
     assert decoded.shape == pixels.shape
     row = stack.encode_row(pixels[0])
     assert row.keys() == {"latent"} and torch.equal(row["latent"], stack.encode(pixels[:1])[0])
     if frames == 1:
         # a picture is a clip of one frame
-        assert torch.equal(stack.encode(pixels[:, :, 0]), found)
+        assert torch.equal(stack.encode(pixels[:, :, 0]), latents)
 
 
 def test_the_memory_of_encoding_does_not_grow_with_the_clip(tiny_hunyuan_video: Path) -> None:

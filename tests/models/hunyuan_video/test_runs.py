@@ -123,24 +123,24 @@ def test_from_single_files_goes_on_from_loras_of_both_layouts(
     model = hunyuan_files.files(tiny_hunyuan_video, tmp_path / "files", comfy_names=names_are == "ComfyUI's")
     net, lora = trained(rank=4)
     names = names_of(linear_layers(net), FACTS)
-    given = tmp_path / "given.safetensors"
+    lora_path = tmp_path / "given.safetensors"
     # of a denoiser with the same blocks
-    write_lora(given, file_tensors(lora, "fp32", names, "diffusers"), {})
-    wanted = read_lora(given, names)
+    write_lora(lora_path, file_tensors(lora, "fp32", names, "diffusers"), {})
+    wanted = read_lora(lora_path, names)
     for layout in ("kohya", "diffusers"):
         cfg = settings(
             tiny_hunyuan_video, image_folder, tmp_path, model=model, training={"max_train_steps": 1},
             optimizer={"learning_rate": 1e-12}, saving={"save_layout": layout},
-            network={"network_weights": str(given)}, memory={"base_quantization": "fp8"},
+            network={"network_weights": str(lora_path)}, memory={"base_quantization": "fp8"},
         )  # fmt: skip
         run, done = train_here(cfg)
         assert done == 0, events(run, "error")
         assert len(rows(run)) == 1
-        given = run.checkpoints_dir / "tiny.safetensors"
-        found = read_lora(given, names)
-        assert found.pairs.keys() == wanted.pairs.keys()
+        lora_path = run.checkpoints_dir / "tiny.safetensors"
+        file = read_lora(lora_path, names)
+        assert file.pairs.keys() == wanted.pairs.keys()
         for path, (a, b) in wanted.pairs.items():
-            here = found.scales[path] * (found.pairs[path][1] @ found.pairs[path][0])
+            here = file.scales[path] * (file.pairs[path][1] @ file.pairs[path][0])
             torch.testing.assert_close(here, wanted.scales[path] * (b @ a))
         if layout == "kohya":
             # fused as in the checkpoint: down, up and alpha of qkv, out and both of the feed-forward, by stream

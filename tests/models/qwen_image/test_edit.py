@@ -62,11 +62,11 @@ def test_captions_with_pictures_are_what_the_pipeline_tells_its_denoiser(tiny_qw
     stack, counted = CODE.load_text(tiny_qwen_edit, CPU), token_counter(tiny_qwen_edit, FACTS)
     seen = FACTS.picture_tokens(tiny_qwen_edit)
     for caption, size in zip(CAPTIONS, PICTURES, strict=True):
-        found = stack.encode_with_pictures(caption, [picture(*size)], 512)["prompt_embeds"]
+        encoding = stack.encode_with_pictures(caption, [picture(*size)], 512)["prompt_embeds"]
         with torch.no_grad():
             wanted, mask = pipeline.encode_prompt(caption, picture(*size), device="cpu")
-        assert mask is None and found.shape[0] == seen(*size) + counted(caption)
-        torch.testing.assert_close(found, wanted[0], atol=1e-6, rtol=1e-5)
+        assert mask is None and encoding.shape[0] == seen(*size) + counted(caption)
+        torch.testing.assert_close(encoding, wanted[0], atol=1e-6, rtol=1e-5)
         assert stack.encode_with_pictures(caption, [picture(*size)], 3)["prompt_embeds"].shape[0] == seen(*size) + 3
     # as cut by the real tokenizer: what stands around the picture, and the template's end
     assert counted("") == 7
@@ -188,9 +188,9 @@ def test_what_does_not_belong_is_named(tiny_qwen_edit: Path, tiny_qwen_image: Pa
     index.write_text(index.read_text().replace("QwenImageEditPipeline", "QwenImageEditPlusPipeline"))
     net.write_text(json.dumps(json.loads(net.read_text()) | {"zero_cond_t": True}))
     (base / "processor" / "preprocessor_config.json").unlink()
-    said = " ".join(problem.sentence() for problem in ROW.check_base_model(base, families=PIPELINES))
-    assert said.count("the family qwen_image_edit_plus") == 2 and "QwenImageEditPlusPipeline" in said
-    assert "zero_cond_t" in said and "preprocessor_config.json" in said
+    message = " ".join(problem.sentence() for problem in ROW.check_base_model(base, families=PIPELINES))
+    assert message.count("the family qwen_image_edit_plus") == 2 and "QwenImageEditPlusPipeline" in message
+    assert "zero_cond_t" in message and "preprocessor_config.json" in message
     # ComfyUI's file of 2511 says so by a tensor
     stored = make_tiny_denoiser().state_dict()
     file = originals.write(tmp_path / "2511.safetensors", stored | {"__index_timestep_zero__": torch.zeros(1)})

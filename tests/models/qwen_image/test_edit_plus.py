@@ -66,12 +66,12 @@ def test_captions_with_pictures_are_what_the_pipeline_tells_its_denoiser(tiny_qw
     seen = ROW.picture_tokens(tiny_qwen_edit_plus)
     for count, caption in enumerate(CAPTIONS, 1):
         pictures = shown(count)
-        found = stack.encode_with_pictures(caption, pictures, 512)["prompt_embeds"]
+        encoding = stack.encode_with_pictures(caption, pictures, 512)["prompt_embeds"]
         with torch.no_grad():
             wanted, mask = pipeline.encode_prompt(caption, pictures, device="cpu")
         before = sum(seen(*each.size) for each in pictures)
-        assert mask is None and found.shape[0] == before + counted(caption)
-        torch.testing.assert_close(found, wanted[0], atol=1e-6, rtol=1e-5)
+        assert mask is None and encoding.shape[0] == before + counted(caption)
+        torch.testing.assert_close(encoding, wanted[0], atol=1e-6, rtol=1e-5)
         assert stack.encode_with_pictures(caption, pictures, 3)["prompt_embeds"].shape[0] == before + 3
 
 
@@ -122,8 +122,8 @@ def test_one_dynamic_graph_marks_which_tokens_are_still() -> None:
 def test_the_plan_counts_the_tokens_of_every_control_picture() -> None:
     """Three pictures of ten sizes: static is the longest row, and native sizes are rows of their very own lengths."""
     square, wide = Item("s", Path("s.png"), 500, 500, ""), Item("w", Path("w.png"), 300, 100, "")
-    given = [(), (square,), (square, wide), (wide, wide, wide)]
-    items = tuple(replace(item, controls=given[1 + n % 3]) for n, item in enumerate(items_of(TEN_SIZES)))
+    controls = [(), (square,), (square, wide), (wide, wide, wide)]
+    items = tuple(replace(item, controls=controls[1 + n % 3]) for n, item in enumerate(items_of(TEN_SIZES)))
     # 1760 x 576 and 672 x 224 px
     tokens, read = {(): 0, "s": 4096, "w": 110 * 36}, {"s": 14 * 14 + 7, "w": 24 * 8 + 7}
     cfg = Config.model_validate({"model": {"family": "qwen_image_edit_plus"}})
@@ -154,14 +154,14 @@ def test_control_pictures_are_found_by_number_and_too_many_are_an_error(tmp_path
         picture(64, 64, len(name)).save(tmp_path / f"{name}.png")
     for name in ("cat_1", "dog"):
         picture(32, 32).save(before / f"{name}.png")
-    found = scan([FolderSpec(images, 1, "dataset.folders[0].path", before, 3)])
-    names = {item.path.stem: [control.path.stem for control in item.controls] for item in found.items}
+    result = scan([FolderSpec(images, 1, "dataset.folders[0].path", before, 3)])
+    names = {item.path.stem: [control.path.stem for control in item.controls] for item in result.items}
     assert names == {"cat": ["cat_0", "CAT_2", "cat_10"], "cat_1": ["cat_1"], "dog": ["dog"]}
-    assert not any("control" in problem.text for problem in found.problems)
+    assert not any("control" in problem.text for problem in result.problems)
     fewer = scan([FolderSpec(images, 1, "dataset.folders[0].path", before, 2)]).findings
-    (said,) = [finding for finding in fewer if finding.severity == "error"]
-    assert "cat.png" in said.text and said.setting == "dataset.folders[0].control_path"
-    assert Scan.from_dict(found.to_dict()).items == found.items
+    (notice,) = [finding for finding in fewer if finding.severity == "error"]
+    assert "cat.png" in notice.text and notice.setting == "dataset.folders[0].control_path"
+    assert Scan.from_dict(result.to_dict()).items == result.items
     # a family that takes one takes that of the very name
     picture(64, 64, 9).save(before / "cat.png")
     one = scan([FolderSpec(images, 1, "dataset.folders[0].path", before, 1)])
@@ -180,10 +180,10 @@ def several(images: Path, where: Path) -> Path:
 
 
 def settings(base: Path, images: Path, control: Path, where: Path, **changes: dict) -> Config:
-    given = {section: dict(values) for section, values in changes.items()}
-    given["model"] = {"family": "qwen_image_edit_plus"} | given.get("model", {})
-    given["dataset"] = {"control_resolution": AREA} | given.get("dataset", {})
-    return edit_settings(base, images, control, where, **given)
+    sections = {section: dict(values) for section, values in changes.items()}
+    sections["model"] = {"family": "qwen_image_edit_plus"} | sections.get("model", {})
+    sections["dataset"] = {"control_resolution": AREA} | sections.get("dataset", {})
+    return edit_settings(base, images, control, where, **sections)
 
 
 def drawn_by(pipeline: QwenImageEditPlusPipeline, controls: list[str], monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
@@ -250,18 +250,18 @@ def test_which_of_the_two_it_is_comes_from_folder_file_or_setting(
 ) -> None:
     part = FACTS.part("transformer")
     assert ROW.check_base_model(tiny_qwen_edit_plus) == []
-    (said,) = ROW.check_base_model(tiny_qwen_edit, families=PIPELINES)
-    assert "the family qwen_image_edit." in said.sentence()
+    (problem,) = ROW.check_base_model(tiny_qwen_edit, families=PIPELINES)
+    assert "the family qwen_image_edit." in problem.sentence()
     stored = make_tiny_denoiser().state_dict()
     plain = originals.write(tmp_path / "2509.safetensors", stored)
     marked = originals.write(tmp_path / "2511.safetensors", stored | {"__index_timestep_zero__": torch.zeros(1)})
-    told = BaseModelFiles.of(ModelSection(base_model=str(plain), zero_cond_t="on"))
-    assert [base.config(part)["zero_cond_t"] for base in (BaseModelFiles(plain), BaseModelFiles(marked), told)] == [
+    files = BaseModelFiles.of(ModelSection(base_model=str(plain), zero_cond_t="on"))
+    assert [base.config(part)["zero_cond_t"] for base in (BaseModelFiles(plain), BaseModelFiles(marked), files)] == [
         False,
         True,
         True,
     ]
-    assert all(CODE.empty_denoiser(base).config.zero_cond_t for base in (marked, told))
+    assert all(CODE.empty_denoiser(base).config.zero_cond_t for base in (marked, files))
     # modelspec.architecture, as musubi-tuner has it
     named = [ROW.lora_architecture(base) for base in (BaseModelFiles(plain), BaseModelFiles(marked))]
     assert named == ["Qwen-Image-Edit-Plus/lora", "Qwen-Image-Edit-2511/lora"]

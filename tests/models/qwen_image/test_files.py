@@ -37,12 +37,12 @@ def test_the_text_encoder_of_one_file_is_the_folders(tmp_path: Path) -> None:
     path = originals.write(tmp_path / "qwen_2.5_vl_7b.safetensors", stored)
     part = FACTS.part("text_encoder")
     source = open_part(BaseModelFiles(tmp_path, {"text_encoder": path}), part)
-    found = load_part(Qwen2_5_VLForConditionalGeneration, source, part, CPU)
+    encoder = load_part(Qwen2_5_VLForConditionalGeneration, source, part, CPU)
     wanted = model.state_dict()
-    assert found.state_dict().keys() == wanted.keys()
-    assert all(torch.equal(value, wanted[name]) for name, value in found.state_dict().items())
+    assert encoder.state_dict().keys() == wanted.keys()
+    assert all(torch.equal(value, wanted[name]) for name, value in encoder.state_dict().items())
     ids = torch.tensor([[3, 4, 5]])
-    torch.testing.assert_close(found.model(ids).last_hidden_state, model.model(ids).last_hidden_state)
+    torch.testing.assert_close(encoder.model(ids).last_hidden_state, model.model(ids).last_hidden_state)
 
 
 def test_the_shipped_configs_are_the_published_models_sizes() -> None:

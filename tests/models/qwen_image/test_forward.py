@@ -82,8 +82,8 @@ def test_without_the_mask_padding_leaks() -> None:
 
     batch = make_batch(SIZES[:1], LENGTHS[:1])
     wanted = ours(model_with_lora(), batch, ShapeRuntime())
-    found = ours(model_with_lora(), batch, ShapeRuntime("static", 16, None, 24, Unmasked()))
-    assert relative(found[0][0], wanted[0][0]) > 1e-3
+    output = ours(model_with_lora(), batch, ShapeRuntime("static", 16, None, 24, Unmasked()))
+    assert relative(output[0][0], wanted[0][0]) > 1e-3
 
 
 @pytest.mark.parametrize("size", [(8, 8), (6, 10), (14, 4), (2, 30)])
@@ -93,9 +93,9 @@ def test_positions_are_the_models_own_whatever_is_padded(size: tuple[int, int]) 
     rows, columns = size[0] // 2, size[1] // 2
     image, text = model.pos_embed([[(1, rows, columns)]], device=torch.device("cpu"), max_txt_seq_len=5)
     cos, sin = rope_of(model, positions([[size]], [5], 12, 40, torch.device("cpu")))
-    found = [part[0, 7 : 12 + rows * columns, ::2] for part in (cos, sin)]
+    angles = [part[0, 7 : 12 + rows * columns, ::2] for part in (cos, sin)]
     whole = torch.cat([text, image])
-    assert torch.equal(found[0], whole.real) and torch.equal(found[1], whole.imag)
+    assert torch.equal(angles[0], whole.real) and torch.equal(angles[1], whole.imag)
 
 
 def test_timesteps_stay_float32_and_half_precision_padding_finite() -> None:

@@ -28,11 +28,11 @@ def test_captions_are_what_the_pipeline_tells_its_denoiser(tiny_qwen_image: Path
     assert (pipeline.prompt_template_encode, pipeline.prompt_template_encode_start_idx) == (TEMPLATE, TEMPLATE_TOKENS)
     stack, counted = CODE.load_text(tiny_qwen_image, CPU), token_counter(tiny_qwen_image, FACTS)
     for length in (512, 7):
-        for caption, found in zip(CAPTIONS, stack.encode(CAPTIONS, length), strict=True):
+        for caption, encoding in zip(CAPTIONS, stack.encode(CAPTIONS, length), strict=True):
             with torch.no_grad():
                 wanted, mask = pipeline.encode_prompt(caption, device="cpu", max_sequence_length=length)
-            assert mask is None and found["prompt_embeds"].shape[0] == min(length, counted(caption))
-            torch.testing.assert_close(found["prompt_embeds"], wanted[0], atol=1e-6, rtol=1e-5)
+            assert mask is None and encoding["prompt_embeds"].shape[0] == min(length, counted(caption))
+            torch.testing.assert_close(encoding["prompt_embeds"], wanted[0], atol=1e-6, rtol=1e-5)
     # the template's first words are left out and its last five tokens are not: an empty caption says something
     assert counted("") == 5 and counted("a red circle") == 8
 
@@ -49,22 +49,22 @@ def test_captions_are_counted_without_tokenizer_json_too(tiny_qwen_image: Path, 
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in whole["model"]["merges"]]
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges))
     counts = token_counter(tmp_path, FACTS), token_counter(tiny_qwen_image, FACTS)
-    said = [*CAPTIONS, "it's 2024,  isn't\n\n it?  Über-größe  (DON'T)\t"]
-    assert [counts[0](caption) for caption in said] == [counts[1](caption) for caption in said]
+    texts = [*CAPTIONS, "it's 2024,  isn't\n\n it?  Über-größe  (DON'T)\t"]
+    assert [counts[0](caption) for caption in texts] == [counts[1](caption) for caption in texts]
 
 
 def test_latents_are_the_pipelines_and_come_back(tiny_qwen_image: Path) -> None:
     pipeline = QwenImagePipeline.from_pretrained(tiny_qwen_image)
     stack = CODE.load_vae(tiny_qwen_image, CPU)
     pixels = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    found = stack.encode(pixels)
-    assert found.shape == (2, 4, 8, 12)
+    latents = stack.encode(pixels)
+    assert latents.shape == (2, 4, 8, 12)
     vae = pipeline.vae
     with torch.no_grad():
         raw = vae.encode(pixels[:, :, None]).latent_dist.mode()
         mean, spread = (torch.tensor(vae.config[n]).view(1, -1, 1, 1, 1) for n in ("latents_mean", "latents_std"))
-        torch.testing.assert_close(found, ((raw - mean) / spread)[:, :, 0])
-        torch.testing.assert_close(stack.decode(found), vae.decode(raw, return_dict=False)[0][:, :, 0])
+        torch.testing.assert_close(latents, ((raw - mean) / spread)[:, :, 0])
+        torch.testing.assert_close(stack.decode(latents), vae.decode(raw, return_dict=False)[0][:, :, 0])
     geometry = ROW.geometry(tiny_qwen_image)
     assert (geometry.downscale, geometry.patch, geometry.latent_channels) == (8, 2, 4)
 
@@ -73,14 +73,14 @@ def test_latents_are_the_pipelines_and_come_back(tiny_qwen_image: Path) -> None:
 def test_noise_levels_are_the_pipelines(tiny_qwen_image: Path, steps: int, tokens: int) -> None:
     scheduler = FlowMatchEulerDiscreteScheduler.from_pretrained(tiny_qwen_image / "scheduler")
     mu = calculate_shift(tokens, 256, 8192, 0.5, 0.9)
-    found = CODE.sampling_sigmas(steps, tokens, tiny_qwen_image)
+    levels = CODE.sampling_sigmas(steps, tokens, tiny_qwen_image)
     if steps == 1:
         # stretching one level divides zero by zero in diffusers
-        assert found == [1.0, 0.0]
+        assert levels == [1.0, 0.0]
         return
     retrieve_timesteps(scheduler, steps, "cpu", sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu)
-    assert found == pytest.approx(scheduler.sigmas.tolist(), abs=1e-6)
-    assert found[-2] == pytest.approx(0.02, abs=1e-6) and found[-1] == 0
+    assert levels == pytest.approx(scheduler.sigmas.tolist(), abs=1e-6)
+    assert levels[-2] == pytest.approx(0.02, abs=1e-6) and levels[-1] == 0
 
 
 def test_what_does_not_belong_is_named(tiny_qwen_image: Path, tiny_flux: Path, tmp_path: Path) -> None:
@@ -90,5 +90,5 @@ def test_what_does_not_belong_is_named(tiny_qwen_image: Path, tiny_flux: Path, t
     changed = json.loads(config.read_text()) | {"joint_attention_dim": 8, "zero_cond_t": True}
     config.write_text(json.dumps(changed))
     shutil.rmtree(base / "tokenizer")
-    said = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
-    assert "text width is 8" in said and "zero_cond_t" in said and "tokenizer" in said
+    message = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
+    assert "text width is 8" in message and "zero_cond_t" in message and "tokenizer" in message

@@ -44,11 +44,11 @@ def test_a_checkpoint_is_read_as_diffusers_reads_it(tmp_path: Path, kind: str) -
     for prefix in LAYOUTS["sd3_mmdit"].prefixes:
         path = originals.write(tmp_path / f"{prefix}sd3.safetensors", originals.behind(prefix, stored))
         source = open_part(BaseModelFiles.at(path), FACTS.part("transformer"))
-        found = {name: lazy.read() for name, lazy in source.tensors().items()}
-        assert found.keys() == model.state_dict().keys()
-        assert all(torch.equal(value, found[name]) for name, value in model.state_dict().items())
+        tensors = {name: lazy.read() for name, lazy in source.tensors().items()}
+        assert tensors.keys() == model.state_dict().keys()
+        assert all(torch.equal(value, tensors[name]) for name, value in model.state_dict().items())
     theirs = single_file_utils.convert_sd3_transformer_checkpoint_to_diffusers(dict(stored))
-    assert found.keys() == theirs.keys() and all(torch.equal(found[name], value) for name, value in theirs.items())
+    assert tensors.keys() == theirs.keys() and all(torch.equal(tensors[name], value) for name, value in theirs.items())
     config = source.config()
     wanted = {key: list(v) if isinstance(v, tuple) else v for key, v in model.config.items() if key in config}
     # the size that positions are made for is not told, and they lie in the file
@@ -68,8 +68,8 @@ def test_blocks_are_of_the_class_that_the_file_says(tmp_path: Path) -> None:
         paths = {id(module): name for name, module in model.named_modules()}
         for name, blocks in lists.items():
             for block in blocks:
-                found = place_of(f"{paths[id(block)]}.attn.to_q.weight", facts)
-                assert found is not None and (found[0], found[1], found[3]) == (
+                place = place_of(f"{paths[id(block)]}.attn.to_q.weight", facts)
+                assert place is not None and (place[0], place[1], place[3]) == (
                     name,
                     "transformer_blocks",
                     "attn.to_q.weight",
@@ -90,8 +90,8 @@ def test_mixed_up_files_are_named(tmp_path: Path, tiny_sd3: Path) -> None:
     net = originals.behind("model.diffusion_model.", originals.mmdit(make_tiny_denoiser().state_dict()))
     vae = originals.behind("first_stage_model.", originals.ldm_vae(originals.autoencoder().state_dict()))
     path = originals.write(tmp_path / "sd3.safetensors", net, vae)
-    said = " ".join(problem.sentence() for problem in row.check_base_model(path))
-    assert "CLIP text encoder is missing" in said and "clip_g.safetensors" in said and "tokenizer" in said
+    message = " ".join(problem.sentence() for problem in row.check_base_model(path))
+    assert "CLIP text encoder is missing" in message and "clip_g.safetensors" in message and "tokenizer" in message
     assert "an SD3 checkpoint without its text encoders" in family("sdxl").check_base_model(path)[0].text
     lora = originals.write(
         tmp_path / "lora.safetensors", {"lora_unet_joint_blocks_0_x.lora_down.weight": torch.ones(1)}

@@ -91,16 +91,16 @@ def test_without_the_mask_padding_leaks() -> None:
     batch = make_batch(SIZES[:1], LENGTHS[:1])
     wanted = ours(model_with_lora(), batch, ShapeRuntime())
     for which in (False, True):
-        found = ours(model_with_lora(), batch, ShapeRuntime("static", 32, None, None, Unmasked(which)))
-        assert relative(found[0][0], wanted[0][0]) > 1e-3
+        output = ours(model_with_lora(), batch, ShapeRuntime("static", 32, None, None, Unmasked(which)))
+        assert relative(output[0][0], wanted[0][0]) > 1e-3
 
 
 @pytest.mark.parametrize("size", [(8, 8), (6, 10), (14, 4), (2, 30)])
 def test_positions_are_the_models_own_whatever_is_padded(size: tuple[int, int]) -> None:
     embed = make_tiny_denoiser().pos_embed
     count = size[0] * size[1] // 4
-    found = embed.pos_embed[0][places([size], MOST_SIDE, 40, torch.device("cpu"))]
-    assert torch.equal(found[0, :count], embed.cropped_pos_embed(*size)[0])
+    positions = embed.pos_embed[0][places([size], MOST_SIDE, 40, torch.device("cpu"))]
+    assert torch.equal(positions[0, :count], embed.cropped_pos_embed(*size)[0])
     with pytest.raises(ValueError, match="17 x 4 tokens is longer than the model's table of 16"):
         places([(8, 34)], MOST_SIDE, 80, torch.device("cpu"))
 

@@ -38,16 +38,16 @@ def test_captions_are_what_the_pipeline_tells_its_denoiser(tiny_sd3: Path, tmp_p
     )
     stack, counted = CODE.load_text(base, CPU), token_counter(base, FACTS)
     for length in (256, 24):
-        for caption, found in zip(CAPTIONS, stack.encode(CAPTIONS, length), strict=True):
+        for caption, encoding in zip(CAPTIONS, stack.encode(CAPTIONS, length), strict=True):
             with torch.no_grad():
                 wanted, _, pooled, _ = pipeline.encode_prompt(
                     caption, caption, caption, do_classifier_free_guidance=False, max_sequence_length=length
                 )
-            assert found["prompt_embeds"].shape[0] == CLIP_TOKENS + length
-            torch.testing.assert_close(found["prompt_embeds"], wanted[0], atol=1e-6, rtol=1e-5)
-            torch.testing.assert_close(found["pooled"], pooled[0], atol=1e-6, rtol=1e-5)
+            assert encoding["prompt_embeds"].shape[0] == CLIP_TOKENS + length
+            torch.testing.assert_close(encoding["prompt_embeds"], wanted[0], atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(encoding["pooled"], pooled[0], atol=1e-6, rtol=1e-5)
             kept = length if counted is None else min(length, counted(caption))
-            assert int(found["length"]) == CLIP_TOKENS + kept
+            assert int(encoding["length"]) == CLIP_TOKENS + kept
     assert (counted is None) is not t5
 
 
@@ -55,11 +55,11 @@ def test_latents_are_the_pipelines_and_come_back(tiny_sd3: Path) -> None:
     vae = StableDiffusion3Pipeline.from_pretrained(tiny_sd3).vae
     stack = CODE.load_vae(tiny_sd3, CPU)
     pixels = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    found = stack.encode(pixels)
+    latents = stack.encode(pixels)
     with torch.no_grad():
         raw = vae.encode(pixels).latent_dist.mode()
-        torch.testing.assert_close(found, (raw - 0.0609) * 1.5305)
-        torch.testing.assert_close(stack.decode(found), vae.decode(raw, return_dict=False)[0])
+        torch.testing.assert_close(latents, (raw - 0.0609) * 1.5305)
+        torch.testing.assert_close(stack.decode(latents), vae.decode(raw, return_dict=False)[0])
     geometry = ROW.geometry(tiny_sd3)
     assert (geometry.downscale, geometry.patch, geometry.latent_channels, geometry.most_side) == (8, 2, 4, 16)
 
@@ -78,23 +78,23 @@ def test_levels_are_trained_as_diffusers_own_script_draws_them(tiny_sd3: Path) -
     places = compute_density_for_timestep_sampling("logit_normal", 4000, logit_mean=0.0, logit_std=1.0)
     wanted = scheduler.sigmas[(places * 1000).long()]
     source, draw = torch.Generator().manual_seed(1), flow.TimestepDraw()
-    found = torch.stack([flow.draw_sigma(draw, 1024, source) for _ in range(4000)])
+    levels = torch.stack([flow.draw_sigma(draw, 1024, source) for _ in range(4000)])
     at = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95])
-    assert torch.allclose(found.quantile(at), wanted.quantile(at), atol=0.02)
+    assert torch.allclose(levels.quantile(at), wanted.quantile(at), atol=0.02)
 
 
 def test_sizes_beyond_the_table_of_positions_are_refused_by_name(tiny_sd3: Path) -> None:
-    given = {
+    values = {
         "model": {"family": "sd3", "base_model": str(tiny_sd3)},
         "dataset": {"resolution": 128, "max_bucket_size": 512, "min_bucket_size": 32, "folders": [{"path": "x"}]},
         "sampling": {"prompts": [{"prompt": "a", "width": 320, "height": 64}], "sample_every_n_steps": 1},
     }
-    config = parse(given).config
+    config = parse(values).config
     assert config is not None
     errors = plan_for(config, scan_of([(128, 128), (2000, 250)])).problems
-    said = {problem.setting: problem.text for problem in errors if problem.severity == "error"}
-    assert "at most 256 px" in said["dataset.max_bucket_size"]
-    assert "Sample 1 is 320x64" in said["sampling.prompts"]
+    messages = {problem.setting: problem.text for problem in errors if problem.severity == "error"}
+    assert "at most 256 px" in messages["dataset.max_bucket_size"]
+    assert "Sample 1 is 320x64" in messages["sampling.prompts"]
 
 
 def test_what_does_not_belong_is_named(tiny_sd3: Path, tiny_flux: Path, tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_what_does_not_belong_is_named(tiny_sd3: Path, tiny_flux: Path, tmp_path
     config = base / "transformer" / "config.json"
     changed = {"joint_attention_dim": 8, "pooled_projection_dim": 9, "patch_size": 4}
     config.write_text(json.dumps(json.loads(config.read_text()) | changed))
-    said = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
-    assert "text width is 8" in said and "CLIP encoders is 40" in said and "the transformer's is 4" in said
+    message = " ".join(problem.sentence() for problem in ROW.check_base_model(base))
+    assert "text width is 8" in message and "CLIP encoders is 40" in message and "the transformer's is 4" in message
 
 
 def test_a_lora_says_which_of_the_models_it_is_for(tiny_sd3: Path, tmp_path: Path) -> None:

@@ -57,24 +57,24 @@ def test_from_a_checkpoint_with_its_text_encoders_goes_on_from_loras_of_both_lay
     model, net = checkpoint(tmp_path / "files", tiny_sd3)
     names = names_of(linear_layers(net), FACTS)
     _, lora = trained(list(FACTS.default_targets), rank=4)
-    given = tmp_path / "given.safetensors"
+    lora_path = tmp_path / "given.safetensors"
     # of a denoiser with the same blocks
-    write_lora(given, file_tensors(lora, "fp32", names, "diffusers"), {})
-    wanted = read_lora(given, names)
+    write_lora(lora_path, file_tensors(lora, "fp32", names, "diffusers"), {})
+    wanted = read_lora(lora_path, names)
     for layout in ("kohya", "diffusers"):
         cfg = settings(
             tiny_sd3, image_folder, tmp_path, model=model | {"text_length": 24}, training={"max_train_steps": 1},
             optimizer={"learning_rate": 1e-12}, saving={"save_layout": layout}, sampling={"prompts": [PROMPT]},
-            network={"network_weights": str(given)},
+            network={"network_weights": str(lora_path)},
         )  # fmt: skip
         run, done = train_here(cfg)
         assert done == 0, events(run, "error")
         assert len(rows(run)) == 1 and events(run, "sample")
-        given = run.checkpoints_dir / "tiny.safetensors"
-        found = read_lora(given, names)
-        assert found.pairs.keys() == wanted.pairs.keys()
+        lora_path = run.checkpoints_dir / "tiny.safetensors"
+        file = read_lora(lora_path, names)
+        assert file.pairs.keys() == wanted.pairs.keys()
         for path, (a, b) in wanted.pairs.items():
-            here = found.scales[path] * (found.pairs[path][1] @ found.pairs[path][0])
+            here = file.scales[path] * (file.pairs[path][1] @ file.pairs[path][0])
             torch.testing.assert_close(here, wanted.scales[path] * (b @ a))
         if layout == "kohya":
             # fused as in the checkpoint: down, up and alpha of qkv, out and both of the feed-forward, by stream

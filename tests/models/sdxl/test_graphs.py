@@ -39,8 +39,8 @@ def fresh() -> Iterator[None]:
 def unet(name: str, targets: list[str] | None = None, dropout: float = 0.0) -> nn.Module:
     """Tiny UNet in train mode, with a LoRA that does something: of `targets`, or of all layers, convolutions too."""
     model, facts = make_tiny_unet(name).train(), family(name)
-    chosen = find_targets(model, targets or [*facts.default_targets, *facts.conv_targets])
-    lora = inject(model, chosen, rank=2, alpha=2.0, dropout=dropout, seed=1)
+    layers = find_targets(model, targets or [*facts.default_targets, *facts.conv_targets])
+    lora = inject(model, layers, rank=2, alpha=2.0, dropout=dropout, seed=1)
     source = torch.Generator().manual_seed(2)
     for path in lora.layers:
         b = lora.pair(path)[1]
@@ -71,9 +71,9 @@ def loss(model: nn.Module, name: str, size: tuple[int, int], shapes: ShapeRuntim
 
 def step(model: nn.Module, name: str, size: tuple[int, int], shapes: ShapeRuntime) -> tuple[Tensor, list[Tensor]]:
     model.zero_grad(set_to_none=True)
-    found = loss(model, name, size, shapes)
-    found.backward()
-    return found.detach(), [p.grad.clone() for p in model.parameters() if p.requires_grad]
+    outcome = loss(model, name, size, shapes)
+    outcome.backward()
+    return outcome.detach(), [p.grad.clone() for p in model.parameters() if p.requires_grad]
 
 
 @pytest.mark.parametrize("name", ["sdxl", "sd15"])
@@ -84,8 +84,8 @@ def test_classes_are_those_of_the_facts(name: str) -> None:
     paths = {id(module): path for path, module in model.named_modules()}
     for kind, blocks in lists.items():
         for block in blocks:
-            found = place_of(f"{paths[id(block)]}.attn1.to_q.weight", facts)
-            assert found is not None and found[0] == kind and found[3] == "attn1.to_q.weight"
+            place = place_of(f"{paths[id(block)]}.attn1.to_q.weight", facts)
+            assert place is not None and place[0] == kind and place[3] == "attn1.to_q.weight"
             assert type(block).__name__ == facts.block_classes[0].class_name
         assert len({block.attn1.to_q.in_features for block in blocks}) == 1
     count = sum(type(module).__name__ == "BasicTransformerBlock" for module in model.modules())
@@ -147,8 +147,8 @@ def test_compiled_and_checkpointed_equal_eager(name: str, targets: list[str] | N
         torch.testing.assert_close(eager, wanted, rtol=1e-6, atol=1e-7)
     counting = Counting()
     compile_model(model, block_lists(model), backend=counting, fullgraph=True, dynamic="false", checkpointing=True)
-    found = step(model, name, (4, 6), ShapeRuntime("off"))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    outcome = step(model, name, (4, 6), ShapeRuntime("off"))
+    torch.testing.assert_close(outcome, wanted, rtol=1e-5, atol=1e-6)
     assert len(counting.graphs) == len(family(name).block_classes)
 
 
@@ -166,8 +166,8 @@ def test_through_autograd_of_the_compiler_as_well() -> None:
 def test_the_plan_of_a_unet_has_one_or_two_graphs_for_all_sizes(name: str) -> None:
     facts = family(name)
     pictures = scan_of([(1024, 1024), (1152, 896), (896, 1152), (1344, 768), (1536, 640), (1000, 700), (832, 1216)] * 4)
-    given = {"model": {"family": name, "text_length": 200}, "compile": {"shape_mode": "exact_buckets"}}
-    plan = make_plan(config(**given, dataset={"batch_size": 2}), pictures, facts.default_geometry, facts)
+    values = {"model": {"family": name, "text_length": 200}, "compile": {"shape_mode": "exact_buckets"}}
+    plan = make_plan(config(**values, dataset={"batch_size": 2}), pictures, facts.default_geometry, facts)
     assert plan.graphs.training_graphs in (1, 2) and plan.graphs.classes == len(facts.block_classes)
     assert plan.text_length == 77 and {shape.text_tokens for shape in plan.graphs.training} == {77}
     for rows in plan.batches(0):
@@ -193,7 +193,7 @@ def test_running_order_is_the_order_in_which_blocks_run(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", ["exact_buckets", "dynamic"])
 def test_on_the_card_inductor_gives_the_eager_loss_in_the_planned_graphs(mode: str) -> None:
-    found = []
+    losses_of_graph = []
     for compiled in (False, True):
         model = unet("sdxl").cuda()
         checkpointing.apply(model, "block")
@@ -208,8 +208,8 @@ def test_on_the_card_inductor_gives_the_eager_loss_in_the_planned_graphs(mode: s
             out = predict(model, [x.cuda() for x in noisy], level.cuda(), rows, None, shapes)[0].square().mean()
             out.backward()
             losses.append(out.item())
-        found.append(losses)
+        losses_of_graph.append(losses)
         stats = telemetry.poll()
         telemetry.stop()
         assert (stats.graphs, stats.breaks, stats.recompiles) == (2 * compiled, 0, 0)
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
+    assert losses_of_graph[1] == pytest.approx(losses_of_graph[0], rel=1e-4)

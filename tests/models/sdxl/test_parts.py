@@ -77,7 +77,7 @@ def test_longer_text_is_read_in_chunks_and_told_as_one(model: tuple[str, Path], 
     (ours,), (short,) = stack.encode([caption, "x"], 227)[:1], stack.encode([caption], 77)
     encoders = [(pipeline.text_encoder, pipeline.tokenizer)]
     encoders += [(pipeline.text_encoder_2, pipeline.tokenizer_2)] if name == "sdxl" else []
-    told = []
+    states = []
     for clip, tokenizer in encoders:
         inside = tokenizer(caption, truncation=False).input_ids[1:-1][:225]
         seen = []
@@ -86,9 +86,9 @@ def test_longer_text_is_read_in_chunks_and_told_as_one(model: tuple[str, Path], 
             ids += [tokenizer.pad_token_id] * (77 - len(ids))
             out = clip(torch.tensor([ids]), output_hidden_states=True)
             seen.append((out.hidden_states[-2] if name == "sdxl" else out[0])[0])
-        told.append(torch.cat([seen[0][:1], *(chunk[1:76] for chunk in seen), seen[2][76:]]))
+        states.append(torch.cat([seen[0][:1], *(chunk[1:76] for chunk in seen), seen[2][76:]]))
     assert ours["prompt_embeds"].shape[0] == 227
-    torch.testing.assert_close(ours["prompt_embeds"], torch.cat(told, dim=-1))
+    torch.testing.assert_close(ours["prompt_embeds"], torch.cat(states, dim=-1))
     torch.testing.assert_close(ours["prompt_embeds"][:76], short["prompt_embeds"][:76])
     if name == "sdxl":
         torch.testing.assert_close(ours["pooled"], short["pooled"])
@@ -115,8 +115,8 @@ def test_predict_is_the_pipelines_denoiser_call(model: tuple[str, Path]) -> None
     with torch.no_grad():
         wanted = pipeline.unet(latents, timestep, encoder_hidden_states=words, added_cond_kwargs=added).sample
         denoiser = code.load_denoiser(folder, LOADING)
-        found = code.predict(denoiser, list(latents), timestep, text, None, ShapeRuntime("off"))
-    torch.testing.assert_close(torch.stack(found), wanted, atol=2e-6, rtol=1e-5)
+        output = code.predict(denoiser, list(latents), timestep, text, None, ShapeRuntime("off"))
+    torch.testing.assert_close(torch.stack(output), wanted, atol=2e-6, rtol=1e-5)
     with pytest.raises(ValueError, match="one size"):
         code.predict(denoiser, [latents[0], latents[1, :, :8]], timestep, text, None, ShapeRuntime("off"))
 
@@ -126,7 +126,7 @@ def test_timesteps_and_sizes_stay_float32_in_a_bf16_model(tiny_sdxl: Path) -> No
     code, seen = load_family("sdxl"), []
     denoiser = code.load_denoiser(tiny_sdxl, LoadOptions(torch.bfloat16, CPU))
     for each in (denoiser.time_proj, denoiser.add_time_proj):
-        each.register_forward_hook(lambda _, given, out: seen.append(given[0].flatten().tolist()))
+        each.register_forward_hook(lambda _, inputs, out: seen.append(inputs[0].flatten().tolist()))
     (text,) = code.load_text(tiny_sdxl, LOADING).encode(["a dog"], 77)
     text |= code.conditions((1501, 751), (3, 0), (128, 128))
     code.predict(denoiser, [torch.zeros(4, 16, 16)], torch.tensor([751.0]), [text], None, ShapeRuntime("off"))
@@ -147,15 +147,15 @@ def test_a_sample_is_the_pipelines_picture(model: tuple[str, Path], cfg_scale: f
     prompt = SamplePrompt(prompt="a red circle", width=192, height=128, steps=4, seed=3, true_cfg_scale=cfg_scale)
     text, negative = code.load_text(folder, LOADING).encode(["a red circle", "blue"], 77)
     if name == "sdxl":
-        told = code.conditions((192, 128), (0, 0), (192, 128))
-        text, negative = text | told, negative | told
+        size_ids = code.conditions((192, 128), (0, 0), (192, 128))
+        text, negative = text | size_ids, negative | size_ids
     cfg = Config.model_validate({"model": {"family": name}})
     objective = objective_of(cfg, family(name), code, BaseModelFiles.at(folder))
     denoiser, shapes = code.load_denoiser(folder, LOADING), ShapeRuntime("off")
     latent = draw_latent(
         prompt,
         PromptText(text, negative if cfg_scale > 1 else None),
-        lambda x, level, said, guidance: code.predict(denoiser, x, level, said, guidance, shapes),
+        lambda x, level, conditioning, guidance: code.predict(denoiser, x, level, conditioning, guidance, shapes),
         objective.sampler,
         family(name).geometry(folder),
         CPU,

@@ -62,8 +62,8 @@ def test_a_run_makes_the_planned_graphs_and_loads_in_diffusers(
     projections = [value for key, value in tensors.items() if "proj_in.lora" in key or "proj_out.lora" in key]
     assert projections and all(value.shape[2:] == ((1, 1) if name == "sd15" else ()) for value in projections)
     with safetensors.safe_open(run.checkpoints_dir / "tiny.safetensors", framework="pt") as file:
-        said = file.metadata()
-    assert said["modelspec.architecture"] == {
+        metadata = file.metadata()
+    assert metadata["modelspec.architecture"] == {
         "sdxl": "stable-diffusion-xl-v1-base/lora", "sd15": "stable-diffusion-v1/lora",
     }[name]  # fmt: skip
     # diffusers draws the same picture from base and file: strength, names and sampler
@@ -123,8 +123,8 @@ def test_files_of_both_layouts_are_read_back_and_by_diffusers(
     targets = find_targets(denoiser, included(network, facts))
     large = {path for path in targets if is_large(denoiser.get_submodule(path))}
     names = names_of(linear_layers(denoiser), facts)
-    given = sizes(targets, network, large)
-    lora = inject(denoiser, targets, rank=4, alpha=2.0, dropout=0.0, seed=1, sizes=given)
+    layer_sizes = sizes(targets, network, large)
+    lora = inject(denoiser, targets, rank=4, alpha=2.0, dropout=0.0, seed=1, sizes=layer_sizes)
     assert large and not not_loadable(targets, facts.lora_layers)
     source = torch.Generator().manual_seed(1)
     for path in targets:

@@ -8,19 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, WanPipeline
+from PIL import Image
 
 from backend.config.experts import SIDES, Turns
 from backend.config.schema import Config
 from backend.families.spec import Side
 from backend.objectives.flow_matching import EulerSteps
+from backend.preview.__main__ import main as preview
 from backend.publish.card import Statement
 from backend.publish.folder import publish
 from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
+from backend.runs.preview.request import checkpoints_of
 from backend.training.prepare import prepare
 from backend.training.requests import Requests
 from backend.training.sampling import draw_latent
@@ -237,6 +241,17 @@ def assert_drawn_as_diffusers_does(both: Trainer, base: Path) -> None:
     assert relative(drawn, theirs) < 1e-4
 
 
+def assert_preview_draws_the_same(run: Run) -> None:
+    """A preview of the run's last pair of files draws the clip of the run's end; the pair is one row."""
+    (sample,) = [each for each in run.samples() if each.step == 5]
+    out = run.path / "drawn"
+    assert preview(["--run", str(run.path), "--shape_mode", "off", "--out", str(out)]) == 0
+    with Image.open(sample.sheet or "") as mine, Image.open(out / "01-01.sheet.png") as drawn:
+        # the run's rows are padded, which rounds otherwise
+        assert np.abs(np.asarray(drawn).astype(int) - np.asarray(mine)).max() <= 1
+    assert [each.path.name for each in checkpoints_of(run)] == [FILES["high"]]
+
+
 def assert_rescued(both: Trainer) -> None:
     """The last good values of both, which were those of a step of the other expert than is in the model now."""
     good = both.good
@@ -276,6 +291,7 @@ def test_a_run_resumed_within_a_turn_ends_as_one_that_ran_through(
     }
     straight, code = train_here(make(5, **more))
     assert code == 0, events(straight, "error")
+    assert_preview_draws_the_same(straight)
     half, code = train_here(make(3, **more))
     assert code == 0, events(half, "error")
     half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 3", "max_train_steps = 5"))

@@ -11,7 +11,6 @@ from diffusers import FlowMatchEulerDiscreteScheduler, WanImageToVideoPipeline, 
 from PIL import Image
 
 from backend.config.schema import Config, SamplePrompt
-from backend.families.wan.i2v_facts import I2V
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.objectives.flow_matching import EulerSteps
@@ -50,8 +49,8 @@ def settings(family: str, base: Path, footage: Path, where: Path, **changes: dic
 
 
 def prompt_of(picture: Path | None = None) -> dict:
-    said = {"prompt": "a grey clip", "width": 64, "height": 64, "steps": 2, "seed": 3, "frames": 5}
-    return said if picture is None else said | {"control_image": str(picture)}
+    prompt = {"prompt": "a grey clip", "width": 64, "height": 64, "steps": 2, "seed": 3, "frames": 5}
+    return prompt if picture is None else prompt | {"control_image": str(picture)}
 
 
 @pytest.mark.slow
@@ -97,40 +96,56 @@ def test_wan_i2v_resumed_is_the_straight_run_and_swap_and_checkpointing_change_n
 
 
 def test_a_sample_of_wan_i2v_is_the_pipelines_clip(tiny_wan_i2v: Path) -> None:
-    family, loading = load_family("wan_i2v"), LoadOptions(torch.float32, CPU)
     pipeline = WanImageToVideoPipeline.from_pretrained(tiny_wan_i2v, local_files_only=True)
+    is_the_pipelines_clip("wan_i2v", tiny_wan_i2v, pipeline, (48, 32))
+
+
+def test_a_sample_of_wan22_5b_i2v_is_the_pipelines_clip(tiny_wan22_5b: Path) -> None:
+    parts = WanPipeline.from_pretrained(tiny_wan22_5b, local_files_only=True).components
+    pipeline = WanImageToVideoPipeline(**parts, image_encoder=None, image_processor=None, expand_timesteps=True)
+    is_the_pipelines_clip("wan22_5b_i2v", tiny_wan22_5b, pipeline, (64, 32))
+
+
+def is_the_pipelines_clip(
+    name: str, base: Path, pipeline: WanImageToVideoPipeline, size: tuple[int, int], frames: int = 9
+) -> None:
+    """A sample of the family called `name` from a picture of `size` px equals what the pipeline draws."""
+    family, loading, (width, height) = load_family(name), LoadOptions(torch.float32, CPU), size
     pipeline.scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
     pipeline.set_progress_bar_config(disable=True)
-    levels = torch.randint(0, 256, (3, 32, 48), generator=torch.Generator().manual_seed(2))
+    levels = torch.randint(0, 256, (3, height, width), generator=torch.Generator().manual_seed(2))
     picture = Image.fromarray(levels.permute(1, 2, 0).numpy().astype(np.uint8), "RGB")
-    prompt = SamplePrompt(**prompt_of() | {"width": 48, "height": 32, "negative_prompt": "blue", "true_cfg_scale": 3.0})
+    changes = {"width": width, "height": height, "negative_prompt": "blue", "true_cfg_scale": 3.0}
+    prompt = SamplePrompt(**prompt_of() | changes)
     theirs = pipeline(
         picture,
         prompt.prompt,
         negative_prompt="blue",
         guidance_scale=3.0,
-        width=48,
-        height=32,
-        num_frames=9,
+        width=width,
+        height=height,
+        num_frames=frames,
         num_inference_steps=2,
         generator=torch.Generator("cpu").manual_seed(3),
         output_type="np",
     ).frames[0]
-    vae = family.load_vae(tiny_wan_i2v, loading)
-    start = vae.encode_start(levels / 127.5 - 1, 9)
-    told = [row | start for row in family.load_text(tiny_wan_i2v, loading).encode([prompt.prompt, "blue"], 512)]
+    vae = family.load_vae(base, loading)
+    start = vae.encode_start(levels / 127.5 - 1, frames)
+    text = [row | start for row in family.load_text(base, loading).encode([prompt.prompt, "blue"], 512)]
     shapes = ShapeRuntime("off")
     latent = draw_latent(
         prompt,
-        PromptText(*told),
-        lambda x, sigma, said, guidance: family.predict(pipeline.transformer, x, sigma, said, guidance, shapes),
+        PromptText(*text),
+        lambda x, sigma, conditioning, guidance: family.predict(
+            pipeline.transformer, x, sigma, conditioning, guidance, shapes
+        ),
         lambda steps, tokens: EulerSteps(pipeline.scheduler.sigmas.tolist()),
-        I2V.geometry(tiny_wan_i2v),
+        family.facts.geometry(base),
         CPU,
-        frames=9,
+        frames=frames,
     )
     ours = np.stack([*frames_of(vae.decode(latent[None])[0])]).astype(int)
-    assert ours.shape == (9, 32, 48, 3) == theirs.shape
+    assert ours.shape == (frames, height, width, 3) == theirs.shape
     assert np.abs(ours - (theirs * 255).round().astype(int)).max() <= 1
 
 
@@ -154,3 +169,20 @@ def test_wan22_5b_trains_on_clips_resumes_and_samples(tiny_wan22_5b: Path, foota
     swapped, code = train_here(cfg(training={"gradient_checkpointing": True}, memory={"blocks_to_swap": 3}))
     assert code == 0, events(swapped, "error")
     assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-4)
+
+
+def test_wan22_5b_i2v_trains_on_clips_and_pictures_and_samples_from_a_picture(
+    tiny_wan22_5b: Path, footage: Path, tmp_path: Path
+) -> None:
+    """Compiled, as many graphs as planned; the loss of the known first frame is none, and the sample starts from it."""
+    run, code = train_here(
+        settings(
+            "wan22_5b_i2v", tiny_wan22_5b, footage, tmp_path,
+            compile={"compile": True, "compile_backend": "eager"},
+            sampling={"prompts": [prompt_of(footage / "picture_0.png")], "sample_at_start": True},
+        )
+    )  # fmt: skip
+    assert code == 0, events(run, "error")
+    last, planned = rows(run)[-1], events(run, "plan")[0]["graphs"]["planned"]
+    assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned > 0
+    assert [each["file"].endswith(".mp4") for each in events(run, "sample")] == [True, True]

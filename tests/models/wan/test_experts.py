@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
+from safetensors.torch import load_file
 
 from backend.config.schema import Config
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.families.wan.expert_facts import FACTS, I2V
+from backend.lora_tools.__main__ import main as tools
 from backend.memory import checkpointing
 from backend.models.common.load_options import LoadOptions
 from backend.models.common.tensor_sources import open_part
@@ -39,9 +43,9 @@ def test_wan22_i2v_equals_diffusers_own_call_in_output_and_gradients(mode: str) 
     for kind in ("off", "block"):
         model = model_with_lora(**CHANNELS)
         checkpointing.apply(model, kind)
-        found = ours(model, batch, ShapeRuntime(mode, 40, None, 512))
-        assert all(relative(got, want) < 1e-5 for got, want in zip(found[0], wanted[0], strict=True))
-        assert_equal_runs(found, wanted, 5e-4)
+        output = ours(model, batch, ShapeRuntime(mode, 40, None, 512))
+        assert all(relative(got, want) < 1e-5 for got, want in zip(output[0], wanted[0], strict=True))
+        assert_equal_runs(output, wanted, 5e-4)
 
 
 def test_wan22_i2v_is_told_of_its_first_frame_by_latents_alone(tiny_wan22_i2v: Path) -> None:
@@ -58,16 +62,16 @@ def expert(path: Path, **changes: int) -> Path:
 def test_experts_of_wan22_are_told_from_other_wan_models(
     tmp_path: Path, tiny_wan22: Path, tiny_wan22_i2v: Path
 ) -> None:
-    def said(name: str, path: Path, **given: Path) -> str:
-        return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, given)))
+    def message_of(name: str, path: Path, **files: Path) -> str:
+        return " ".join(p.sentence() for p in family(name).check_base_model(BaseModelFiles(path, files)))
 
     for name, folder in (("wan22", tiny_wan22), ("wan22_i2v", tiny_wan22_i2v)):
         assert family(name).check_base_model(folder) == []
-    assert "family wan22." in said("wan", tiny_wan22)
-    assert "family wan22_i2v" in said("wan_i2v", tiny_wan22_i2v)
+    assert "family wan22." in message_of("wan", tiny_wan22)
+    assert "family wan22_i2v" in message_of("wan_i2v", tiny_wan22_i2v)
     vae = originals.write(tmp_path / "vae.safetensors", originals.wan(_tiny(lambda: autoencoder(16), 3).state_dict()))
     path = expert(tmp_path / "wan2.2_i2v_low_noise_14B_fp16.safetensors", in_channels=36)
-    assert "family wan22_i2v" in said("wan22", path, vae=vae) and "wan22_i2v" in said("wan", path, vae=vae)
+    assert "family wan22_i2v" in message_of("wan22", path, vae=vae) and "wan22_i2v" in message_of("wan", path, vae=vae)
     config = open_part(BaseModelFiles.at(path), I2V.denoiser).config()
     assert (config["in_channels"], config["out_channels"], config["image_dim"]) == (36, 16, None)
 
@@ -121,3 +125,40 @@ def test_an_expert_trains_on_clips_at_its_own_noise_from_its_single_file(
     swapped, code = train_here(cfg(4, memory={"blocks_to_swap": 3}))
     assert code == 0, events(swapped, "error")
     assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-4)
+
+
+def test_the_whole_expert_for_low_noise_is_saved_as_such_and_the_tools_read_and_write_it(
+    tiny_wan22: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    """Full fine-tuning writes transformer_2; its LoRA is extracted and merged there, and the other expert stays."""
+    cfg = config(
+        tiny_wan22, image_folder, tmp_path,
+        model={"family": "wan22", "text_length": 512},
+        timesteps={"train_experts": "low"},
+        training={"kind": "full", "max_train_steps": 1},
+        optimizer={"learning_rate": 1e-3, "lr_warmup": 0.0},
+        saving={"model_layout": "diffusers"},
+        network={"targets_include": [r"blocks\.0\.attn1\..*"]},
+    )  # fmt: skip
+    run, code = train_here(cfg)
+    assert code == 0, events(run, "error")
+    tuned = run.checkpoints_dir / "tiny"
+    assert [path.name for path in tuned.iterdir()] == ["transformer_2"]
+    lora, merged = tmp_path / "low.safetensors", tmp_path / "merged"
+    text, tool = io.StringIO(), ["--base", str(tiny_wan22), "--expert", "low"]
+    extract = ["extract", *tool, "--tuned", str(tuned), "--rank", "32", "--precision", "fp32"]
+    assert tools([*extract, "--out", str(lora)], Console(file=text)) == 0, text.getvalue()
+    assert tools(["merge", *tool, "--lora", str(lora), "--out", str(merged)], Console(file=text, width=400)) == 0
+    assert "the expert for high noise (transformer) stays as it is; --expert high" in text.getvalue()
+
+    def weights(folder: Path, part: str) -> dict[str, torch.Tensor]:
+        return load_file(folder / part / "diffusion_pytorch_model.safetensors")
+
+    before, wanted, found = (weights(folder, "transformer_2") for folder in (tiny_wan22, tuned, merged))
+    changed = {name for name, value in before.items() if not value.equal(wanted[name])}
+    assert changed and all(name.startswith("blocks.0.attn1.") for name in changed)
+    for name in changed:
+        if name.endswith("weight") and "norm" not in name:
+            torch.testing.assert_close(found[name], wanted[name], atol=1e-5, rtol=1e-4)
+    one, other = weights(tiny_wan22, "transformer"), weights(merged, "transformer")
+    assert all(value.equal(other[name]) for name, value in one.items())

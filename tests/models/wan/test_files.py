@@ -39,9 +39,9 @@ def read(path: Path, name: str) -> dict[str, Tensor]:
     return {key: lazy.read() for key, lazy in open_part(BaseModelFiles.at(path), FACTS.part(name)).tensors().items()}
 
 
-def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+def same(actual: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert actual.keys() == wanted.keys()
+    assert all(torch.equal(actual[name], value) for name, value in wanted.items())
 
 
 @pytest.mark.parametrize("root", LAYOUTS["wan_dit"].prefixes)
@@ -56,8 +56,8 @@ def test_a_transformer_by_its_makers_names(tmp_path: Path, root: str) -> None:
     config = open_part(BaseModelFiles.at(path), FACTS.part("transformer")).config()
     wanted = {key: list(v) if isinstance(v, tuple) else v for key, v in net.config.items()}
     assert all(config[key] == wanted[key] for key in config if key in wanted)
-    found = load_part(WanTransformer3DModel, open_part(BaseModelFiles.at(path), FACTS.denoiser), FACTS.denoiser, CPU)
-    same(dict(found.state_dict()), net.state_dict())
+    model = load_part(WanTransformer3DModel, open_part(BaseModelFiles.at(path), FACTS.denoiser), FACTS.denoiser, CPU)
+    same(dict(model.state_dict()), net.state_dict())
 
 
 @pytest.mark.parametrize("form", ["plain", "scale_weight", "weight_scale"])
@@ -71,9 +71,9 @@ def test_a_transformer_in_8_bits(tmp_path: Path, form: str) -> None:
         stored = originals.in_fp8(stored, form)
     path = originals.write(tmp_path / "wan2.1_t2v_14B_fp8.safetensors", stored)
     assert not [p for p in FACTS.check_base_model(path) if p.path == "model.base_model"]
-    found = load_part(WanTransformer3DModel, open_part(BaseModelFiles.at(path), FACTS.denoiser), FACTS.denoiser, CPU)
+    model = load_part(WanTransformer3DModel, open_part(BaseModelFiles.at(path), FACTS.denoiser), FACTS.denoiser, CPU)
     for name, value in net.state_dict().items():
-        got = found.state_dict()[name]
+        got = model.state_dict()[name]
         assert got.dtype == torch.float32
         torch.testing.assert_close(got, value, rtol=0.1, atol=0.02)
 
@@ -87,11 +87,11 @@ def test_umt5_in_one_file(tmp_path: Path, form: str) -> None:
         stored["spiece_model"] = torch.zeros(9, dtype=torch.uint8)
     path = originals.write(tmp_path / "umt5_xxl.safetensors", stored)
     part = FACTS.part("text_encoder")
-    found = load_part(UMT5EncoderModel, open_part(BaseModelFiles(tmp_path, {"text_encoder": path}), part), part, CPU)
+    encoder = load_part(UMT5EncoderModel, open_part(BaseModelFiles(tmp_path, {"text_encoder": path}), part), part, CPU)
     ids = torch.tensor([[3, 4, 5]])
     wanted = model(ids).last_hidden_state
     torch.testing.assert_close(
-        found(ids).last_hidden_state, wanted, **({"rtol": 0.1, "atol": 0.2} if "fp8" in form else {})
+        encoder(ids).last_hidden_state, wanted, **({"rtol": 0.1, "atol": 0.2} if "fp8" in form else {})
     )
 
 
@@ -99,8 +99,8 @@ def test_the_vae_by_its_makers_names(tmp_path: Path) -> None:
     model = _tiny(lambda: autoencoder(16), 3)
     path = originals.write(tmp_path / "wan_2.1_vae.safetensors", originals.wan(model.state_dict()))
     part = FACTS.part("vae")
-    found = load_part(AutoencoderKLWan, open_part(BaseModelFiles(tmp_path, {"vae": path}), part), part, CPU)
-    same(dict(found.state_dict()), dict(model.state_dict()))
+    vae = load_part(AutoencoderKLWan, open_part(BaseModelFiles(tmp_path, {"vae": path}), part), part, CPU)
+    same(dict(vae.state_dict()), dict(model.state_dict()))
 
 
 def test_the_shipped_configs_are_the_published_models_sizes() -> None:
@@ -120,21 +120,21 @@ def test_the_shipped_configs_are_the_published_models_sizes() -> None:
 
 
 def test_relatives_and_mixed_up_files_are_named(tmp_path: Path, tiny_wan: Path) -> None:
-    def said(path: Path, **given: Path) -> str:
-        return " ".join(p.sentence() for p in FACTS.check_base_model(BaseModelFiles(path, given)))
+    def message_of(path: Path, **files: Path) -> str:
+        return " ".join(p.sentence() for p in FACTS.check_base_model(BaseModelFiles(path, files)))
 
     picture = published(wide(image_dim=20, added_kv_proj_dim=128, in_channels=12).state_dict())
-    assert "image-to-video" in said(originals.write(tmp_path / "i2v.safetensors", picture))
+    assert "image-to-video" in message_of(originals.write(tmp_path / "i2v.safetensors", picture))
     # of Wan 2.2, whose names are the same
     newer = published(wide(in_channels=36, out_channels=16).state_dict())
-    assert "36 channels" in said(originals.write(tmp_path / "i2v22.safetensors", newer))
+    assert "36 channels" in message_of(originals.write(tmp_path / "i2v22.safetensors", newer))
     net = originals.write(tmp_path / "net.safetensors", published(wide(latent=16).state_dict()))
     vae = originals.write(tmp_path / "vae.safetensors", originals.wan(_tiny(lambda: autoencoder(16), 3).state_dict()))
-    assert "umT5" in said(net, vae=vae) and "VAE of Wan" in said(vae)
+    assert "umT5" in message_of(net, vae=vae) and "VAE of Wan" in message_of(vae)
     flux = originals.write(tmp_path / "flux.safetensors", originals.bfl(originals.flux_transformer().state_dict()))
-    assert "FLUX" in said(flux)
+    assert "FLUX" in message_of(flux)
     t5 = originals.write(tmp_path / "t5.safetensors", originals.t5_file(originals.t5(40).state_dict()))
-    assert "is a T5" in said(tiny_wan, text_encoder=t5)
+    assert "is a T5" in message_of(tiny_wan, text_encoder=t5)
 
 
 def trained(targets: list[str], rank: int = 3, alpha: float = 5.0) -> tuple[nn.Module, Lora]:
@@ -184,8 +184,8 @@ def test_native_names_of_other_trainers_are_read_as_diffusers_reads_them(tmp_pat
     back = read_lora(tmp_path / "x.safetensors", names_of(linear_layers(bare), FACTS))
     theirs = WanPipeline.lora_state_dict({f"diffusion_model.{n.removeprefix(root)}": v for n, v in spelled.items()})
     for path in lora.layers:
-        for half, found in zip("AB", back.pairs[path], strict=True):
-            assert torch.equal(found, theirs[f"transformer.{path}.lora_{half}.weight"])
+        for half, matrix in zip("AB", back.pairs[path], strict=True):
+            assert torch.equal(matrix, theirs[f"transformer.{path}.lora_{half}.weight"])
 
 
 def test_the_tiny_model_has_the_real_ones_names() -> None:

@@ -37,10 +37,10 @@ def test_equals_diffusers_own_call_in_output_and_gradients(
     for kind in ("off", "block"):
         model = model_with_lora(EVERY_LAYER)
         checkpointing.apply(model, kind)
-        found = ours(model, batch, shapes)
-        assert all(relative(got, want) < 1e-5 for got, want in zip(found[0], wanted[0], strict=True))
+        output = ours(model, batch, shapes)
+        assert all(relative(got, want) < 1e-5 for got, want in zip(output[0], wanted[0], strict=True))
         # most of 512 keys are one: the gradient of the text's queries is a small difference of large numbers
-        assert_equal_runs(found, wanted, 5e-4)
+        assert_equal_runs(output, wanted, 5e-4)
 
 
 def test_clips_of_two_lengths_have_a_padded_size_each() -> None:
@@ -56,8 +56,8 @@ def test_trimming_without_the_zeros_would_be_another_model(monkeypatch: pytest.M
     batch = make_batch(SIZES[:2], LENGTHS[:2])
     wanted = ours(model_with_lora(), batch, ShapeRuntime())
     monkeypatch.setattr(sinks, "PADDED_TO", 0)
-    found = ours(model_with_lora(), batch, ShapeRuntime("off", None, (16, 64), 512))
-    assert relative(found[0][0], wanted[0][0]) > 1e-3
+    output = ours(model_with_lora(), batch, ShapeRuntime("off", None, (16, 64), 512))
+    assert relative(output[0][0], wanted[0][0]) > 1e-3
 
 
 def test_half_precision_padding_stays_finite() -> None:

@@ -58,8 +58,8 @@ def test_a_run_on_clips_and_pictures_makes_the_planned_graphs(
     last = rows(run)[-1]
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (plan["graphs"]["planned"], 0, 0)
     assert last["graphs"] >= 3
-    said = {finding["kind"] for finding in plan["findings"]}
-    assert json.dumps(plan) and "no_batches" not in said
+    kinds = {finding["kind"] for finding in plan["findings"]}
+    assert json.dumps(plan) and "no_batches" not in kinds
 
 
 def test_padding_changes_no_loss_of_clips(tiny_wan: Path, tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ def test_a_resume_with_other_windows_is_told(tiny_wan: Path, clip_folder: Path, 
     text = half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4")
     half.config_path.write_text(text.replace('"uniform"', '"head"'))
     _, code = train_here(settings(tiny_wan, clip_folder, tmp_path), half, resume=True)
-    said = " ".join(event["text"] for kind in ("warning", "error") for event in events(half, kind))
-    assert code == 0 and "changed since the run stopped" in said, said
+    message = " ".join(event["text"] for kind in ("warning", "error") for event in events(half, kind))
+    assert code == 0 and "changed since the run stopped" in message, message

@@ -36,15 +36,15 @@ def test_a_run_makes_the_planned_graphs_and_loads_in_diffusers(
     assert [event["step"] for event in events(run, "validation")] == [0, 4]
     pipeline = WanPipeline.from_pretrained(tiny_wan, local_files_only=True)
     pipeline.load_lora_weights(run.checkpoints_dir / "tiny.safetensors")
-    given = {
+    inputs = {
         "hidden_states": torch.randn(1, 4, 1, 8, 8, generator=torch.Generator().manual_seed(1)),
         "timestep": torch.tensor([500.0]),
         "encoder_hidden_states": torch.zeros(1, 512, 16),
     }
     with torch.no_grad():
-        trained = pipeline.transformer(**given, return_dict=False)[0]
+        trained = pipeline.transformer(**inputs, return_dict=False)[0]
         pipeline.disable_lora()
-        assert not torch.allclose(trained, pipeline.transformer(**given, return_dict=False)[0], atol=1e-4)
+        assert not torch.allclose(trained, pipeline.transformer(**inputs, return_dict=False)[0], atol=1e-4)
 
 
 def wan_files(tiny_wan: Path, where: Path) -> dict[str, str]:

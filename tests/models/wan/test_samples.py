@@ -18,8 +18,9 @@ from backend.families.wan.facts import FACTS
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.objectives.flow_matching import EulerSteps
+from backend.preview.__main__ import main as preview
 from backend.shapes.shape_runtime import ShapeRuntime
-from backend.training.sample_clips import frames_of
+from backend.training.sample_clips import frames_of, read_comment
 from backend.training.sampling import PromptText, draw_latent
 from tests.tiny.training import config, events, train_here
 
@@ -50,7 +51,9 @@ def test_a_sample_is_the_pipelines_clip(tiny_wan: Path, true_cfg: float) -> None
     latent = draw_latent(
         prompt,
         PromptText(text, negative if true_cfg > 1 else None),
-        lambda x, sigma, said, guidance: code.predict(pipeline.transformer, x, sigma, said, guidance, shapes),
+        lambda x, sigma, conditioning, guidance: code.predict(
+            pipeline.transformer, x, sigma, conditioning, guidance, shapes
+        ),
         lambda steps, tokens: EulerSteps(pipeline.scheduler.sigmas.tolist()),
         FACTS.geometry(tiny_wan),
         CPU,
@@ -144,6 +147,17 @@ def test_a_sample_from_a_picture_is_the_pipelines_clip(tiny_wan_i2v: Path, image
     sheet = np.asarray(Image.open(before.sheet)).astype(int)
     ours = sheet.reshape(3, 32, 3, 48, 3).transpose(0, 2, 1, 3, 4).reshape(9, 32, 48, 3)
     assert np.abs(ours - (theirs * 255).round().astype(int)).max() <= 2
+
+    # a preview of the run draws the clip that the run drew at its end
+    after, out = next(sample for sample in run.samples() if sample.step == 1), tmp_path / "out"
+    arguments = ["--run", str(run.path), "--shape_mode", "off", "--out", str(out)]
+    assert preview(arguments) == 0 and {path.name for path in out.iterdir()} == {"01-01.mp4", "01-01.sheet.png"}
+    with Image.open(after.sheet or "") as mine, Image.open(out / "01-01.sheet.png") as drawn:
+        assert drawn.tobytes() == mine.tobytes() != Image.open(before.sheet).tobytes()
+        assert drawn.text["parameters"] == mine.text["parameters"]
+    made = json.loads(read_comment(out / "01-01.mp4"))
+    assert (made["run"], made["step"], made["fps"], made["base"]) == (run.name, 1, 16.0, tiny_wan_i2v.name)
+    assert made["control_image"] == "start.png" and str(tmp_path) not in json.dumps(made)
 
     asked = with_values(cfg, {"sampling.prompts": [CLIP]})
     assert [problem.path for problem in check(asked, "start")] == ["sampling.prompts[0].control_image"]

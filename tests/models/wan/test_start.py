@@ -57,9 +57,9 @@ def test_wan_i2v_equals_diffusers_own_call_in_output_and_gradients(kept: tuple[i
     for kind in ("off", "block"):
         model = lora_model(EVERY_LAYER)
         checkpointing.apply(model, kind)
-        found = ours(model, batch, shapes)
-        assert all(relative(got, want) < 1e-5 for got, want in zip(found[0], wanted[0], strict=True))
-        assert_equal_runs(found, wanted, 5e-4)
+        output = ours(model, batch, shapes)
+        assert all(relative(got, want) < 1e-5 for got, want in zip(output[0], wanted[0], strict=True))
+        assert_equal_runs(output, wanted, 5e-4)
 
 
 def test_the_picture_is_seen_both_ways() -> None:
@@ -121,11 +121,11 @@ def test_wan_i2v_by_its_makers_names(tmp_path: Path, root: str) -> None:
     stored = published(net.state_dict(), root)
     path = originals.write(tmp_path / "wan2.1_i2v_480p_14B_bf16.safetensors", stored)
     source = open_part(BaseModelFiles.at(path), FACTS.denoiser)
-    found = {key: lazy.read() for key, lazy in source.tensors().items()}
-    assert found.keys() == net.state_dict().keys()
-    assert all(torch.equal(found[name], value) for name, value in net.state_dict().items())
+    tensors = {key: lazy.read() for key, lazy in source.tensors().items()}
+    assert tensors.keys() == net.state_dict().keys()
+    assert all(torch.equal(tensors[name], value) for name, value in net.state_dict().items())
     plain = {f"model.diffusion_model.{name.removeprefix(root)}": value for name, value in stored.items()}
-    assert single_file_utils.convert_wan_transformer_to_diffusers(plain).keys() == found.keys()
+    assert single_file_utils.convert_wan_transformer_to_diffusers(plain).keys() == tensors.keys()
     config = source.config()
     assert (config["in_channels"], config["image_dim"], config["added_kv_proj_dim"]) == (36, 24, 128)
 
@@ -140,9 +140,9 @@ def test_the_eyes_in_one_file(tmp_path: Path) -> None:
     path = originals.write(tmp_path / "clip_vision_h.safetensors", state)
     part = FACTS.part("image_encoder")
     source = open_part(BaseModelFiles(tmp_path, {"image_encoder": path}), part)
-    found = load_part(CLIPVisionModel, source, part, CPU)
-    assert found.config.image_size == 28 and found.config.num_hidden_layers == 2
-    assert all(torch.equal(value, found.state_dict()[name]) for name, value in model.state_dict().items())
+    eyes = load_part(CLIPVisionModel, source, part, CPU)
+    assert eyes.config.image_size == 28 and eyes.config.num_hidden_layers == 2
+    assert all(torch.equal(value, eyes.state_dict()[name]) for name, value in model.state_dict().items())
 
 
 def test_the_shipped_config_is_the_published_models_size() -> None:
@@ -158,8 +158,8 @@ def test_the_shipped_config_is_the_published_models_size() -> None:
 def test_models_that_do_not_belong_are_named(tiny_wan: Path, tiny_wan_i2v: Path, tmp_path: Path) -> None:
     assert FACTS.check_base_model(tiny_wan_i2v) == []
     families = {"WanPipeline": "wan", "WanImageToVideoPipeline": "wan_i2v"}
-    said = family("wan").check_base_model(tiny_wan_i2v, families=families)[0]
-    assert "WanImageToVideoPipeline" in said.text and "wan_i2v" in said.remedy
+    problem = family("wan").check_base_model(tiny_wan_i2v, families=families)[0]
+    assert "WanImageToVideoPipeline" in problem.text and "wan_i2v" in problem.remedy
     plain = originals.write(
         tmp_path / "t2v.safetensors",
         published(wide(in_channels=16, image_dim=None, added_kv_proj_dim=None).state_dict()),

@@ -56,7 +56,7 @@ def inverted(layout: Layout, shapes: Mapping[str, Shape], prefix: str | None = N
         raise ValueError(f"{layout.title} would not hold {', '.join(wrong[:3])}")
     if layout.prefix_in(header) != prefix:
         raise ValueError(f"it would not be known as {layout.title}")
-    # how rows are turned is told by reading, whose rules may ask for the last block
+    # how rows are turned is known from reading, whose rules may ask for the last block
     return from_pieces(pieces, header)
 
 

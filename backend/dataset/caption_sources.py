@@ -1,0 +1,142 @@
+"""Reads captions from files: text, JSON beside an image, and tables with the captions of many images.
+
+Tables are those of sd-scripts (JSON: image -> caption and tags), Hugging Face data sets (JSON lines or CSV with
+file_name), and lists of rows in JSON. Their columns are those of the field's other tools too.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.dataset.captions import BadCaption, decode, decode_lines, read_bytes
+
+PICTURE = ("file_name", "filename", "image_path", "image", "path", "file", "image_file", "img_path", "video_path")
+"""Columns that name an image."""
+CAPTION = ("caption", "captions", "text", "prompt", "description", "additional_feature")
+"""Columns with a caption."""
+TAGS = ("tags", "caption_or_tags")
+"""Columns with tags, which follow a caption."""
+LINES = frozenset({".jsonl", ".ndjson"})
+COLUMNS = {".csv": ",", ".tsv": "\t"}
+READ = frozenset({".json", *LINES, *COLUMNS})
+"""Endings of tables that are read."""
+# Larger ones are no tables of a person's images.
+_LARGEST_BYTES = 1_000_000_000
+
+
+@dataclass
+class CaptionTable:
+    """The captions of a table. by_name: the name of an image as written there, with / between folders."""
+
+    path: Path
+    by_name: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def of(self, picture: Path, folder: Path) -> tuple[str, ...] | None:
+        """The captions of `picture`, found below `folder`; None where the table has none.
+
+        Names are whole paths, or start at the table's folder or at `folder`; with or without the ending of the file.
+        """
+        for root in (None, self.path.parent, folder):
+            if root is not None and root.anchor != picture.anchor:
+                continue
+            name = str(picture) if root is None else os.path.relpath(picture, root)
+            name = name.replace("\\", "/")
+            for each in (name, os.path.splitext(name)[0]):
+                if each in self.by_name:
+                    return self.by_name[each]
+        return None
+
+
+def read_captions(path: Path, lines: bool = False) -> tuple[tuple[str, ...], str]:
+    """Captions and encoding of the caption file at `path`, at least one caption, which may be empty.
+
+    lines: each line is a caption. Of a .json file the captions and tags in it. OSError when it can't be read,
+    BadCaption when it is no text or JSON without a caption.
+    """
+    data = read_bytes(path)
+    if path.suffix.lower() == ".json":
+        return _of_json(data), "utf-8"
+    if not lines:
+        text, encoding = decode(data)
+        return (text,), encoding
+    each, encoding = decode_lines(data)
+    return tuple(each) or ("",), encoding
+
+
+def read_table(path: Path) -> CaptionTable:
+    """The table at `path`. OSError when it can't be read; ValueError, in words, when it is no such table."""
+    if path.stat().st_size > _LARGEST_BYTES:
+        raise ValueError("it is larger than 1 GB")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("it is not text in UTF-8") from None
+    table = CaptionTable(path)
+    try:
+        for name, row in _rows(path.suffix.lower(), text):
+            captions = captions_of(row)
+            if captions:
+                table.by_name.setdefault(os.path.normpath(name.replace("\\", "/")).replace("\\", "/"), captions)
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise ValueError(f"it is not valid {path.suffix[1:].upper()} ({error})") from None
+    if not table.by_name:
+        raise ValueError("no line of it names an image and its caption")
+    return table
+
+
+def captions_of(row: Any) -> tuple[str, ...]:
+    """The captions in the columns of a row; tags, which a list may hold, follow each with a comma between."""
+    if isinstance(row, str):
+        return (row.strip(),) if row.strip() else ()
+    if not isinstance(row, Mapping):
+        return ()
+    columns = {str(name).lower(): value for name, value in row.items()}
+    texts, words = (next(filter(None, (_texts(columns.get(name)) for name in names)), []) for names in (CAPTION, TAGS))
+    tags = ", ".join(words)
+    return tuple(f"{text}, {tags}" if tags else text for text in texts) or ((tags,) if tags else ())
+
+
+def _of_json(data: bytes) -> tuple[str, ...]:
+    try:
+        row = json.loads(decode(data)[0] or "null")
+    except (ValueError, RecursionError) as error:
+        raise BadCaption(f"it is not valid JSON ({error})") from None
+    captions = captions_of(row)
+    if not captions:
+        raise BadCaption(f"none of its names is one of a caption ({', '.join((*CAPTION[:4], TAGS[0]))})")
+    return captions
+
+
+def _rows(ending: str, text: str) -> Iterator[tuple[str, Any]]:
+    """Name of the image and row, of those that have a name."""
+    if ending in COLUMNS:
+        return _named(csv.DictReader(io.StringIO(text), delimiter=COLUMNS[ending]))
+    if ending in LINES:
+        # JSON may have separators such as U+2028 as they are, at which splitlines() would cut
+        return _named(json.loads(line) for line in text.split("\n") if line.strip())
+    whole = json.loads(text)
+    if isinstance(whole, Mapping):
+        return iter([(str(name), row) for name, row in whole.items()])
+    return _named(whole if isinstance(whole, list) else [])
+
+
+def _named(rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    for row in rows:
+        if isinstance(row, Mapping):
+            columns = {str(name).strip().lower(): value for name, value in row.items() if name is not None}
+            name = next((columns[key] for key in PICTURE if isinstance(columns.get(key), str) and columns[key]), None)
+            if name is not None:
+                yield name, columns
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a column: one, or a list of them."""
+    values = value if isinstance(value, list) else [value]
+    return [" ".join(text.split()) for text in values if isinstance(text, str) and text.strip()]

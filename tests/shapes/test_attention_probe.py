@@ -1,0 +1,86 @@
+"""The attention probe: real routes measured on a CPU, exactness before speed, and an answer that stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend.shapes import attention_probe
+from backend.shapes.attention_probe import AttentionForm, candidates, fastest_route, winner
+from backend.shapes.attention_routes import MaskedSdpa, Route, sink_route
+
+CPU = torch.device("cpu")
+FORM = AttentionForm(batch=1, tokens=300, heads=1, width=16, dtype=torch.float32, padded=True, backend="aot_eager")
+
+
+class WrongAttention(MaskedSdpa):
+    """Fast, and not attention."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        return q + k + v
+
+
+class BrokenAttention(MaskedSdpa):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        raise ImportError("libcudart.so.12: cannot open shared object file\nmore of it")
+
+
+class FullMemory(MaskedSdpa):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        raise torch.OutOfMemoryError("none left")
+
+
+def routes() -> dict[str, Route]:
+    return {
+        "sdpa": MaskedSdpa(),
+        "sink": sink_route("sink", "aten", "torch's flash kernel for CPUs"),
+        "wrong": WrongAttention(),
+        "broken": BrokenAttention(),
+    }
+
+
+def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path) -> None:
+    first = fastest_route(CPU, FORM, tmp_path, routes(), {"fa4": "needs an NVIDIA GPU"})
+    assert not first.cached and set(first.milliseconds) == {"sdpa", "sink"} and first.route in first.milliseconds
+    assert all(each > 0 for each in first.milliseconds.values())
+    assert "away from SDPA's" in first.left_out["wrong"] and first.left_out["fa4"] == "needs an NVIDIA GPU"
+    assert first.left_out["broken"] == "it fails here (ImportError: libcudart.so.12: cannot open shared object file)"
+    # The file decides, whatever a second measurement would say: near sizes share it, others don't.
+    file = tmp_path / attention_probe.FILE
+    ((key, entry),) = json.loads(file.read_text()).items()
+    assert key.startswith("1 x 512 tokens, 1 heads of 16, float32, padded")
+    other = ({"sdpa", "sink"} - {first.route}).pop()
+    file.write_text(json.dumps({key: entry | {"route": other}}))
+    again = fastest_route(CPU, FORM, tmp_path, routes())
+    assert again.cached and again.route == other and again.milliseconds == first.milliseconds
+    file.write_text(json.dumps({key: {"route": 3}}))
+    assert not fastest_route(CPU, FORM, tmp_path, routes()).cached, "a damaged entry is measured again"
+    with pytest.raises(ValueError, match="too little of the GPU's memory is free"):
+        fastest_route(CPU, FORM, tmp_path, {"sdpa": MaskedSdpa(), "full": FullMemory()})
+    assert list(json.loads(file.read_text())) == [key], "what ran out of memory is no answer"
+    with pytest.raises(ValueError, match="no attention route computes here: broken: it fails here"):
+        fastest_route(CPU, FORM, None, {"broken": BrokenAttention()})
+
+
+def test_noise_does_not_change_the_usual_choice() -> None:
+    assert winner({"fa4": 1.0, "sdpa": 0.99}) == "fa4"
+    assert winner({"sdpa": 1.0, "varlen": 0.97, "flex": 0.9}) == "flex"
+    assert winner({"sdpa": 1.0, "varlen": 0.97, "flex": 0.98}) == "varlen"
+
+
+def test_a_class_of_shapes_fits_a_small_card() -> None:
+    video = AttentionForm(batch=2, tokens=32760, heads=40, width=128, dtype=torch.bfloat16, padded=False).rounded
+    assert (video.batch, video.tokens, video.heads) == (1, 32768, 8)
+    flux = AttentionForm(batch=1, tokens=4608, heads=24, width=128, dtype=torch.bfloat16, padded=True).rounded
+    assert (flux.batch, flux.tokens, flux.heads) == (1, 4608, 24)
+
+
+def test_what_cannot_be_had_is_told_by_route() -> None:
+    routes, left_out = candidates(CPU, FORM)
+    assert list(routes) == ["sdpa"] and set(left_out) == {"fa4", "varlen", "flash2", "flex", "fa3"}
+    assert "needs an NVIDIA GPU" in left_out["fa4"]
