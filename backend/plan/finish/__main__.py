@@ -8,6 +8,7 @@ document a line on stdout: `{"kind": "progress", "text": ..., "share": ...}` lin
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str] | None = None, write: Write | None = None) -> 
         parser.error(str(refused))
     options = parser.parse_args(own)
     out = write or stdout_writer()
+    # so that the trainer ends too where the page ends this process
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     loaded = load.load(options.config, overrides)
     problems = loaded.problems if loaded.config is None else [*loaded.problems, *start_problems(loaded.config)]
     if loaded.config is None or errors(problems):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from backend.base.paths import PROJECT_ROOT
 from backend.config.schema import Config, with_values
 from backend.plan.finish.pace import Pace, probes_folder
 from backend.plan.finish.timings import Process, Row, phases_until, spent_filling, warm_from
 from backend.plan.plan import Plan
-from backend.runs import supervise
 from backend.runs.control import Control
 from backend.runs.errors import RunError
 from backend.runs.events import read_events
@@ -28,12 +30,14 @@ from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 from backend.runs.start_lock import one_start
 from backend.runs.status_reader import StatusReader
+from backend.runs.supervise import trainer_environment
 
 SECONDS = 20.0
 """Time for which steps are measured once nothing is compiled any more."""
 _LEAST_STEPS = 8
 _SETTLED_S = 5.0
 _EVERY_S = 0.2
+_PATIENCE_S = 30.0
 _ALL_ROWS = 10**6
 
 Progress = Callable[[str, float], object]
@@ -146,12 +150,15 @@ def _train(probed: Config, root: Path, *, seconds: float, report: Progress, fill
     filling: whether it may end as soon as it has filled caches, since it will not be what is measured.
     """
     run = Run.create(probed)
+    process = None
     try:
         with one_start(lambda: [*list_runs(root), *list_runs(root.parent)], but=run):
             began = time.time()
-            supervise.start(None, run)
-        watch = _Watch(run, began, bool(probed.sampling.prompts), seconds, filling)
-        watch.follow(report)
+            process = _start(run)
+            # it has made itself known before another run may start
+            while process.poll() is None and not run.is_at_work():
+                time.sleep(_EVERY_S)
+        _Watch(run, process, began, bool(probed.sampling.prompts), seconds, filling).follow(report)
         status = run.status()
         if status.state not in ("done", "stopped"):
             failure = status.error
@@ -160,9 +167,35 @@ def _train(probed: Config, root: Path, *, seconds: float, report: Progress, fill
         rows = MetricsReader(run).tail(_ALL_ROWS)
         return Process(began=began, ended=time.time(), events=read_events(run.events_path)[0], rows=rows)
     finally:
-        if run.is_at_work():
-            supervise.stop(run, grace_s=0.0)
+        _end(process)
         shutil.rmtree(run.path, ignore_errors=True)
+
+
+def _start(run: Run) -> subprocess.Popen[bytes]:
+    """The trainer as a child of this process, which ends with it."""
+    command = [sys.executable, "-m", "backend.train", "--run", str(run.path)]
+    word = run.prepare_start(command)
+    with run.log_path.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            cwd=PROJECT_ROOT,
+            env=trainer_environment(run, word, {}),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    """Leave no trainer behind where this process is asked to end."""
+    if process is None or process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +203,7 @@ class _Watch:
     """Watches a probe, and asks for samples and its end once its steps were timed for long enough."""
 
     run: Run
+    process: subprocess.Popen[bytes]
     began: float
     samples: bool
     seconds: float
@@ -179,7 +213,8 @@ class _Watch:
         """Return at the probe's end."""
         reader, control = StatusReader(self.run), Control(self.run)
         asked = ""
-        while (status := reader.read()).active or self.run.is_alive():
+        while self.process.poll() is None:
+            status = reader.read()
             share = 1.0 if asked else self._share()
             report(status.text, share)
             if not asked and share >= 1.0:
