@@ -57,6 +57,12 @@ COMMANDS = {
         "CONFIG.toml [--json]",
         None,
     ),
+    "finish": (
+        "backend.plan.finish",
+        "tell when a run will end: trains its settings for about 20 seconds first",
+        "CONFIG.toml [--known] [--price-per-hour PRICE] [--price-per-kwh PRICE --watts W]",
+        "measuring",
+    ),
     "import": (
         "backend.importers",
         "import settings of another trainer: from its file, its command or a LoRA that it made",

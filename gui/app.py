@@ -27,6 +27,7 @@ from gui import compile_routes, fields, form, preview_routes, publish_routes, qu
 from gui.actions import Actions
 from gui.assets import Assets
 from gui.draft import Draft
+from gui.finish_routes import FinishProbe
 from gui.form_routes import FormRoutes
 from gui.lora_routes import LoraReader
 from gui.password import Password, password_fault
@@ -138,6 +139,7 @@ def _include_routes(
     app.include_router(publish_routes.routes(store))
     app.include_router(preview_routes.routes(store, form_routes.config, preview))
     app.include_router(queue_routes.routes(store, queue, preview))
+    app.include_router(FinishProbe(store, form_routes.config, preview).routes())
     app.include_router(LoraReader(store).routes())
 
 

@@ -10,6 +10,7 @@ import "./welcome.js";
 import "./model_check.js";
 import "./dataset_scan.js";
 import "./setting_notes.js";
+import "./finish_time.js";
 import "./kernel_cache.js";
 import "./doctor.js";
 import "./memory_estimate.js";

@@ -5,7 +5,8 @@ import { el, fill, table, whenPresent } from "./dom.js";
 import { formatMemory } from "./format.js";
 import { getJson } from "./http.js";
 import { on } from "./state.js";
-/** @import { Answers, MemoryStage } from "./server" */
+/** @import { MemoryStage } from "./plan" */
+/** @import { Answers } from "./server" */
 
 const KEY = "monotile-card-gb";
 // A part has the same name and colour in every bar.

@@ -74,6 +74,7 @@ const elementsOf = (actions) => {
     resetZoom: el("button", { class: "small", hidden: true, onclick: () => actions.wholeRun() }, "Reset zoom"),
     compile: el("div", { class: "verdict", id: "compile-verdict" }),
     payback: el("p", { class: "note", id: "compile-payback" }),
+    finish: el("p", { class: "note", id: "run-finish" }),
     reasons: el("div", { id: "compile-reasons" }),
     validation: el("div", { id: "validation" }),
     validationPlot: el("div", { class: "plot", id: "validation-plot" }),
@@ -144,6 +145,7 @@ const topCard = (ui) =>
     ),
     el("div", { class: "run-progress-line" }, ui.phase, ui.eta),
     ui.bar,
+    ui.finish,
     el(
       "div",
       { class: "stats now" },

@@ -3,6 +3,7 @@
 import { pathLine } from "./clipboard.js";
 import { el, fill, setText } from "./dom.js";
 import { formatDuration, formatMemory, formatNumber } from "./format.js";
+import { getJson } from "./http.js";
 import { setStat } from "./run_frame.js";
 import { LIVE, PHASES, STATES } from "./run_states.js";
 /** @import { MetricsRow, RunFacts, RunStatus } from "./server" */
@@ -99,6 +100,21 @@ const drawError = (ui, s) => {
   }
 };
 
+// A finished run beside the finish time that was told before its start: asked once, when its end is seen.
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ * @param {RunStatus} s
+ */
+const drawFinish = async (ui, s) => {
+  const key = `${s.name} ${s.state}`;
+  if (ui.finish.dataset.key === key) return;
+  ui.finish.dataset.key = key;
+  setText(ui.finish, "");
+  if (s.state !== "done") return;
+  const answer = await getJson("/finish/run", { run: s.name }).catch(() => ({ text: "" }));
+  if (ui.finish.dataset.key === key) setText(ui.finish, answer.text);
+};
+
 /**
  * @param {import("./run_frame.js").RunFrame} ui
  * @param {RunStatus} s
@@ -118,4 +134,5 @@ export const drawStatus = (ui, s, last, facts) => {
     fill(ui.folder, pathLine(s.path));
   }
   drawError(ui, s);
+  drawFinish(ui, s);
 };

@@ -1,6 +1,7 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
 import type { LoraState } from "./lora";
+import type { FinishState, MemoryFacts } from "./plan";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
 import type { ImageLosses, ScanState, ScannedItems } from "./scan";
@@ -290,35 +291,6 @@ export interface PublishState {
   notes?: string[];
 }
 
-export interface MemoryPart {
-  name: string;
-  title: string;
-  bytes: number;
-}
-export interface MemoryStage {
-  name: string;
-  title: string;
-  parts: MemoryPart[];
-  outside: number;
-  total: number;
-  allocated: number;
-}
-export interface MemoryFacts {
-  reason?: string;
-  on_card: boolean;
-  room: number | null;
-  stages: MemoryStage[];
-  peak: string;
-  verdict: "fits" | "tight" | "does_not_fit" | "unknown";
-  headline: string;
-  nearest: { fits: boolean; words: string; costs: string[]; values: Record<string, unknown> } | null;
-  problems: string[];
-  ram_verdict: string;
-  ram_words: string;
-  sizes: string;
-  rough: boolean;
-}
-
 // What each route answers; `getJson` and `postJson` are typed by it.
 export interface LiveRun {
   status: RunStatus;
@@ -334,6 +306,9 @@ export interface Answers {
   "/live": LiveRun | { missing: true };
   "/log": { text: string; offset: number; reset: boolean };
   "/payback": { text: string };
+  "/finish": FinishState;
+  "/finish/run": { text: string };
+  "/finish/cancel": object;
   "/profile": { text: string };
   "/library": { runs: LibraryRun[] };
   "/lora": LoraState;

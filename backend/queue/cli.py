@@ -17,6 +17,7 @@ from rich.table import Table
 from backend.base.errors import WriteFailed
 from backend.base.paths import PROJECT_ROOT, resolve
 from backend.config import load
+from backend.plan.finish.earlier_runs import expected_seconds
 from backend.plan.start_check import start_problems
 from backend.queue import changes, process, view
 from backend.queue.folder import QueueFolder
@@ -88,13 +89,11 @@ def _start(options: argparse.Namespace, folder: QueueFolder, console: Console) -
     changes.set_on(folder, True)
     _see_to(folder)
     waiting = folder.read().waiting()
-    expected = [
-        view.expected_seconds(config, _runs(folder)) for entry in waiting if (config := _config(folder, entry.id))
-    ]
+    expected = [expected_seconds(config, _runs(folder)) for entry in waiting if (config := _config(folder, entry.id))]
     known = [seconds for seconds, _ in filter(None, expected)]
     console.print(f"The queue is on. Runs that wait: {len(waiting)}.")
     if known and len(known) == len(waiting):
-        console.print(f"By earlier runs of the same settings they take {spoken(sum(known))} together.")
+        console.print(f"By earlier runs or probes of the same settings they take {spoken(sum(known))} together.")
     return 0
 
 

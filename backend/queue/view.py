@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from backend.config import load, toml_io
-from backend.config.schema import Config
+from backend.plan.finish.earlier_runs import expected_seconds
 from backend.queue.entries import Entry, Queue, shares_gpu
 from backend.queue.folder import QueueFolder
 from backend.runs.folder import Run
@@ -18,10 +17,7 @@ from backend.runs.record import FINAL
 from backend.runs.status import RunStatus
 from backend.runs.status_reader import statuses
 
-# What may differ between two runs of the same pace.
-_FREE_SECTIONS = ("saving", "logging")
-_FREE_SETTINGS = {"training": ("max_train_steps", "max_train_epochs", "seed")}
-_MOST_COMPARED = 60
+_MOST_LOOKED_AT = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +37,7 @@ class Row:
     """Unix seconds of an entry that waits; None where it can't be told."""
     ends: float | None = None
     like: str | None = None
-    """The earlier run that the times are taken from."""
+    """What the times are taken from: a probe, or an earlier run."""
     resumable: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,7 +69,7 @@ def rows(folder: QueueFolder, runs: Sequence[Run], now: float | None = None) -> 
 def _others(queue: Queue, runs: Sequence[Run]) -> list[tuple[str | None, Run]]:
     """Runs at work that were started elsewhere, each with the number of its GPU; None for several or any."""
     own = {entry.run for entry in queue.entries if entry.phase != "waiting"}
-    at_work = [run for run in runs[:_MOST_COMPARED] if str(run.path) not in own and run.is_at_work()]
+    at_work = [run for run in runs[:_MOST_LOOKED_AT] if str(run.path) not in own and run.is_at_work()]
     numbers = [str(run.record().get("gpus")) for run in at_work]
     return [(number if number.isdecimal() else None, run) for number, run in zip(numbers, at_work, strict=True)]
 
@@ -138,51 +134,3 @@ def _waiting(
     ends = None if begins is None or expected is None else begins + expected[0]
     like = None if expected is None else expected[1]
     return Row(entry=entry, state="waiting", text=text, begins=begins, ends=ends, like=like)
-
-
-def expected_seconds(config: Config, runs: Sequence[Run]) -> tuple[float, str] | None:
-    """Seconds from start to end by the newest finished run of the same settings, and its name; None without one.
-
-    Names, saves, seed and length may differ: its seconds a step are taken times the steps of `config`, and what it
-    took besides (loading, caching, samples, saves) once.
-    """
-    wanted = _pace_settings(config)
-    for run in runs[:_MOST_COMPARED]:
-        made = _finished(run.path)
-        if made is None or made[0] != wanted:
-            continue
-        status, theirs = made[1], made[2]
-        steps = config.training.step_limit
-        if steps is None:  # epochs rule: as many steps as that run made of as many epochs
-            same = theirs.training.max_train_epochs == config.training.max_train_epochs
-            steps = status.total_steps if same else None
-        if steps is None or status.s_per_step is None or status.elapsed_s is None:
-            continue
-        besides = max(0.0, status.elapsed_s - status.s_per_step * status.step)
-        return besides + status.s_per_step * steps, run.name
-    return None
-
-
-@lru_cache(maxsize=256)
-def _finished_at(path: Path, written_ns: int) -> tuple[dict[str, Any], RunStatus, Config] | None:
-    run = Run(path)
-    status = run.status()
-    config = load.load(run.config_path).config if status.state == "done" and status.generation == 0 else None
-    return None if config is None else (_pace_settings(config), status, config)
-
-
-def _finished(path: Path) -> tuple[dict[str, Any], RunStatus, Config] | None:
-    """A run that was trained in one go, with its settings; None for any other."""
-    try:
-        return _finished_at(path, Run(path).record_path.stat().st_mtime_ns)
-    except OSError:
-        return None
-
-
-def _pace_settings(config: Config) -> dict[str, Any]:
-    data = toml_io.to_data(config, whole=True)
-    return {
-        section: {name: value for name, value in values.items() if name not in _FREE_SETTINGS.get(section, ())}
-        for section, values in data.items()
-        if section not in _FREE_SECTIONS and isinstance(values, dict)
-    }

@@ -103,7 +103,7 @@ def start(
     word = run.prepare_start(list(command))
     try:
         with open(run.log_path, "ab") as output:
-            process = spawn_detached(command, output, _environment(run, word, environment or {}))
+            process = spawn_detached(command, output, trainer_environment(run, word, environment or {}))
     except OSError as error:
         failure = {
             "text": f"The trainer could not be started: {error}.",
@@ -250,7 +250,8 @@ def _folder(config: Config | str | Path | None, run: Run | None) -> Run:
     return run
 
 
-def _environment(run: Run, word: str, extra: Mapping[str, str]) -> dict[str, str]:
+def trainer_environment(run: Run, word: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a trainer whose start has this word (`Run.prepare_start`). extra: further ones."""
     # What `accelerate config` once stored for this machine must not change a run behind its configuration's back, and
     # the page's password is nothing that a trainer needs.
     left_out = ("ACCELERATE_", "FSDP_", "MONOTILE_PASSWORD")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from gui.fields import Widgets, draw_group
+from gui.fields import Widgets, draw_group, panel
 
 
 def draw(widgets: Widgets) -> None:
     """Draw the tab. Adds to ``widgets``: the settings of training, optimizer, timesteps, loss, saving and logging."""
     draw_group("training", widgets)
+    panel(
+        "Finish time",
+        "finish-root",
+        "Trains these settings for about 20 seconds and tells when the run will end. Caches that it fills are kept.",
+    )
     draw_group("optimizer", widgets, slots=("lr-plot",))
     draw_group("timesteps", widgets, slots=("timesteps-plot",))
     draw_group("loss", widgets)

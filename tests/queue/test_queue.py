@@ -17,6 +17,7 @@ from rich.console import Console
 from backend.config import toml_io
 from backend.config.load import load, parse
 from backend.config.schema import Config, with_values
+from backend.plan.finish import earlier_runs
 from backend.queue import changes, cli, process, view
 from backend.queue.entries import Entry, Queue
 from backend.queue.folder import QueueFolder
@@ -106,11 +107,11 @@ def test_an_earlier_run_of_the_same_settings_tells_how_long_it_takes(folder: Que
     config = load(run.config_path).config
     assert config is not None
     longer = with_values(config, {"training.max_train_steps": 400, "saving.output_name": "other", "training.seed": 7})
-    assert view.expected_seconds(longer, [run]) == (100 - 50 * 0.5 + 400 * 0.5, run.name)
+    assert earlier_runs.expected_seconds(longer, [run]) == (100 - 50 * 0.5 + 400 * 0.5, run.name)
     slower = with_values(longer, {"dataset.batch_size": 2})
-    assert view.expected_seconds(slower, [run]) is None
+    assert earlier_runs.expected_seconds(slower, [run]) is None
     set_fields(run.record_path, generation=1)
-    assert view.expected_seconds(longer, [run]) is None, "made in two goes"
+    assert earlier_runs.expected_seconds(longer, [run]) is None, "made in two goes"
 
 
 def test_entries_are_moved_skipped_and_taken_off(folder: QueueFolder, tmp_path: Path) -> None:

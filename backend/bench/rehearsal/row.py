@@ -7,16 +7,15 @@ from statistics import median
 from typing import Any, TypeVar
 
 from backend.bench.rehearsal.trial import Process, Row, Trial
+from backend.plan.finish.timings import phase_seconds, warm_from
 from backend.runs.events.kinds import (
     CompileStateEvent,
     CudaGraphsEvent,
     Event,
     MemoryEstimateEvent,
     MemoryPeakEvent,
-    PhaseEvent,
 )
 
-_LEAST_ROWS = 5
 Kind = TypeVar("Kind", bound=Event)
 
 _GB = 2**30
@@ -51,26 +50,8 @@ def figures(trial: Trial) -> dict[str, Any]:
 
 def phases(process: Process) -> dict[str, float]:
     """Seconds that each phase took, in the order in which they began; "start" is what comes before the first."""
-    seconds: dict[str, float] = {}
-    name, since = "start", process.began
-    for event in process.events:
-        if isinstance(event, PhaseEvent):
-            seconds[name] = seconds.get(name, 0.0) + event.t - since
-            name, since = event.phase, event.t
-    seconds[name] = seconds.get(name, 0.0) + process.ended - since
+    seconds = phase_seconds(process.events, process.began, process.ended)
     return {name: round(took, 1) for name, took in seconds.items()}
-
-
-def warm_from(rows: Sequence[Row]) -> int:
-    """Index of the first row behind the last compile or recording; the middle where too few rows are behind it."""
-    settled, before = 0, 0.0
-    for index, row in enumerate(rows):
-        seconds = row["compile_seconds"] or 0.0
-        if seconds > before:
-            settled, before = index + 1, seconds
-    # the first step loads kernels even where nothing is compiled
-    settled = max(settled, 1)
-    return settled if len(rows) - settled >= _LEAST_ROWS else len(rows) // 2
 
 
 def _steps(rows: Sequence[Row]) -> dict[str, Any]:

@@ -1,0 +1,248 @@
+"""Measures the pace of a run: trains its settings for some seconds in a process of its own, then removes what it made.
+
+A first process fills the caches of images, captions and compiled blocks, as the run itself would have to; where that
+took time, a second one is measured that finds them filled. So nothing of the wait is lost: the run finds them too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from backend.base.paths import PROJECT_ROOT
+from backend.config.schema import Config, with_values
+from backend.plan.finish.pace import Pace, probes_folder
+from backend.plan.finish.timings import Process, Row, phases_until, spent_filling, warm_from
+from backend.plan.plan import Plan
+from backend.runs.control import Control
+from backend.runs.errors import RunError
+from backend.runs.events import read_events
+from backend.runs.events.kinds import PhaseEvent
+from backend.runs.folder import Run, list_runs
+from backend.runs.metrics import MetricsReader
+from backend.runs.start_lock import one_start
+from backend.runs.status_reader import StatusReader
+from backend.runs.supervise import trainer_environment
+
+SECONDS = 20.0
+"""Time for which steps are measured once nothing is compiled any more."""
+_LEAST_STEPS = 8
+_SETTLED_S = 5.0
+_EVERY_S = 0.2
+_PATIENCE_S = 30.0
+_ALL_ROWS = 10**6
+
+Progress = Callable[[str, float], object]
+"""Takes what a probe is at, and the share of it that is done, 0 to 1."""
+
+
+def measure(config: Config, plan: Plan, report: Progress, seconds: float = SECONDS) -> Pace:
+    """Train `config` for some seconds and return its pace.
+
+    Raises:
+        RunError: a run is at work on this machine, or the probe failed; the message names the cause.
+        WriteFailed: the runs' folder can't be written.
+    """
+    root = probes_folder(config)
+    probed = probe_config(config, root)
+    work = partial(_train, probed, root, seconds=seconds)
+    first = work(report=lambda words, share: report(f"Filling caches. {words}", share), filling=True)
+    if not first.filled():
+        return pace_of(first, plan)
+    return pace_of(work(report=lambda words, share: report(f"Measuring. {words}", share), filling=False), plan)
+
+
+def probe_config(config: Config, root: Path) -> Config:
+    """`config` as a probe trains it: nothing is due between its steps, and its files lie in `root`."""
+    once: dict[str, Any] = {
+        "saving.output_dir": str(root),
+        "saving.output_name": "probe",
+        "saving.save_every_n_steps": None,
+        "saving.save_every_n_epochs": None,
+        "saving.keep_best": False,
+        "saving.average_checkpoints": None,
+        "sampling.sample_every_n_steps": None,
+        "sampling.sample_every_n_epochs": None,
+        "sampling.sample_at_start": False,
+        "sampling.sample_at_end": False,
+        "validation.validate_every_n_steps": None,
+        "validation.validate_every_n_epochs": None,
+        "validation.validate_at_start": bool(config.validation.validation_folders),
+        "validation.validate_at_end": False,
+        "validation.early_stop_patience": None,
+        "validation.picture_losses": False,
+        "logging.tensorboard": False,
+    }
+    return with_values(config, once)
+
+
+def pace_of(process: Process, plan: Plan) -> Pace:
+    """What a process says of every run of its settings. RunError where it has too few steps."""
+    rows = [row for row in process.rows if row.get("s_per_step") is not None]
+    if not rows:
+        raise RunError("The probe ended before a step was done.", "Start the run itself; it says what is wrong.")
+    warm = rows[warm_from(rows) :]
+    groups = _by_group(warm, plan)
+    usual = statistics.mean(row["s_per_step"] for row in warm)
+    step = _mean_step(groups, plan) if groups else usual
+    early = rows[: len(rows) - len(warm)]
+    phases = process.phases()
+    first = next((e.t for e in process.events if isinstance(e, PhaseEvent) and e.phase == "train"), process.began)
+    validation, sample = phases.get("validate", 0.0), phases.get("sample", 0.0)
+    measured_before = sum(
+        took for name, took in phases_until(process.events, first).items() if name in ("validate", "sample")
+    )
+    saves = [event.t for event in process.events if isinstance(event, PhaseEvent) and event.phase == "save"]
+    written = max((event.t for event in process.events if event.kind in ("checkpoint", "state")), default=None)
+    save = written - saves[-1] if saves and written is not None and written > saves[-1] else phases.get("save", 0.0)
+    return Pace(
+        measured=time.time(),
+        before=max(0.0, first - process.began - measured_before),
+        warm_up=max(0.0, sum(row["s_per_step"] for row in early) - len(early) * step),
+        step=step,
+        steps_per_epoch=plan.steps.batches_per_epoch / plan.steps.accumulation,
+        after=max(0.0, process.ended - (written if written is not None else process.ended)),
+        save=max(0.0, save),
+        sample=sample,
+        validation=validation,
+        groups=groups,
+    )
+
+
+def _by_group(rows: Sequence[Row], plan: Plan) -> dict[str, float]:
+    """Mean seconds of a step by group; empty where a step holds batches of several groups."""
+    if plan.steps.accumulation > 1 or not plan.steps.batches_per_epoch:
+        return {}
+    names = {index: group.name for group in plan.chosen.groups for index in group.indices}
+    taken: dict[str, list[float]] = {}
+    batches: dict[int, list[list[int]]] = {}
+    for row in rows:
+        epoch, number = divmod(int(row["step"]) - 1, plan.steps.batches_per_epoch)
+        if epoch not in batches:
+            batches[epoch] = plan.batches(epoch)
+        taken.setdefault(names[batches[epoch][number][0]], []).append(row["s_per_step"])
+    return {name: statistics.mean(seconds) for name, seconds in taken.items()}
+
+
+def _mean_step(groups: Mapping[str, float], plan: Plan) -> float:
+    """Mean of a step over an epoch; a group that was not seen takes as long a token as the one of the nearest size."""
+    tokens = {group.name: plan.fits[group.indices[0]].bucket.tokens for group in plan.chosen.groups}
+    total = seconds = 0.0
+    for count, group in zip(plan.steps.groups, plan.chosen.groups, strict=True):
+        near = min(groups, key=lambda name: abs(tokens[name] - tokens[group.name]))
+        took = groups.get(group.name, groups[near] * tokens[group.name] / max(1, tokens[near]))
+        total += count.batches
+        seconds += count.batches * took
+    return seconds / total
+
+
+def _train(probed: Config, root: Path, *, seconds: float, report: Progress, filling: bool) -> Process:
+    """Train in a process until enough was seen, ask it to stop, and remove its folder.
+
+    filling: whether it may end as soon as it has filled caches, since it will not be what is measured.
+    """
+    run = Run.create(probed)
+    process = None
+    try:
+        with one_start(lambda: [*list_runs(root), *list_runs(root.parent)], but=run):
+            began = time.time()
+            process = _start(run)
+            # it has made itself known before another run may start
+            while process.poll() is None and not run.is_at_work():
+                time.sleep(_EVERY_S)
+        _Watch(run, process, began, bool(probed.sampling.prompts), seconds, filling).follow(report)
+        status = run.status()
+        if status.state not in ("done", "stopped"):
+            failure = status.error
+            text = status.text if failure is None else failure.text
+            raise RunError(f"The probe failed: {text}", "" if failure is None else failure.remedy)
+        rows = MetricsReader(run).tail(_ALL_ROWS)
+        return Process(began=began, ended=time.time(), events=read_events(run.events_path)[0], rows=rows)
+    finally:
+        _end(process)
+        shutil.rmtree(run.path, ignore_errors=True)
+
+
+def _start(run: Run) -> subprocess.Popen[bytes]:
+    """The trainer as a child of this process, which ends with it."""
+    command = [sys.executable, "-m", "backend.train", "--run", str(run.path)]
+    word = run.prepare_start(command)
+    with run.log_path.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            cwd=PROJECT_ROOT,
+            env=trainer_environment(run, word, {}),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    """Leave no trainer behind where this process is asked to end."""
+    if process is None or process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Watches a probe, and asks for samples and its end once its steps were timed for long enough."""
+
+    run: Run
+    process: subprocess.Popen[bytes]
+    began: float
+    samples: bool
+    seconds: float
+    filling: bool
+
+    def follow(self, report: Progress) -> None:
+        """Return at the probe's end."""
+        reader, control = StatusReader(self.run), Control(self.run)
+        asked = ""
+        while self.process.poll() is None:
+            status = reader.read()
+            share = 1.0 if asked else self._share()
+            report(status.text, share)
+            if not asked and share >= 1.0:
+                asked = "sample" if self.samples and not self._fills() else "stop"
+                control.request(asked)
+            elif asked == "sample" and self._was_drawn():
+                asked = "stop"
+                control.request(asked)
+            time.sleep(_EVERY_S)
+
+    def _share(self) -> float:
+        """How much of what is to be timed was: steps behind the last compile, in seconds and in number."""
+        rows = MetricsReader(self.run).tail(_ALL_ROWS)
+        timed = [row["s_per_step"] or 0.0 for row in rows]
+        if not timed:
+            return 0.0
+        compiled = [row.get("compile_seconds") or 0.0 for row in rows]
+        last = next((index for index in range(len(rows) - 1, 0, -1) if compiled[index] > compiled[index - 1]), 0)
+        behind = timed[last + 1 :]
+        seconds = _SETTLED_S if self._fills(rows) else self.seconds
+        return min(1.0, sum(behind) / seconds, len(behind) / _LEAST_STEPS)
+
+    def _fills(self, rows: Sequence[Row] | None = None) -> bool:
+        if not self.filling:
+            return False
+        rows = MetricsReader(self.run).tail(_ALL_ROWS) if rows is None else rows
+        return spent_filling(read_events(self.run.events_path)[0], rows, self.began, time.time())
+
+    def _was_drawn(self) -> bool:
+        phases = [event.phase for event in read_events(self.run.events_path)[0] if isinstance(event, PhaseEvent)]
+        return "sample" in phases and phases[-1] != "sample"

@@ -1,0 +1,138 @@
+"""The finish time before a start: what a probe measures, how it is reckoned, what it is held to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backend.config.schema import Config, with_values
+from backend.plan.finish import __main__ as finish
+from backend.plan.finish import earlier_runs
+from backend.plan.finish.pace import Pace, keep_pace, probes_folder, read_pace
+from backend.plan.finish.probe import pace_of, probe_config
+from backend.plan.finish.reckoning import cost_words, finish_time
+from backend.plan.finish.timings import Process
+from backend.runs.errors import RunError
+from backend.runs.events import EventWriter
+from backend.runs.events.kinds import CheckpointEvent, PhaseEvent, StepTotalEvent
+from backend.runs.folder import Run
+from backend.runs.metrics import MetricsWriter
+from tests.tiny.runs import set_fields
+
+PACE = Pace(
+    measured=500.0, before=20.0, warm_up=10.0, step=0.5, steps_per_epoch=50.0, after=2.0,
+    save=4.0, sample=30.0, validation=6.0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    folders = [{"path": str(tmp_path / "images")}]
+    values = {"saving.output_dir": str(tmp_path / "runs"), "dataset.folders": folders}
+    return with_values(Config(), values | {"training.max_train_steps": 400})
+
+
+def test_everything_that_a_run_does_is_counted(config: Config) -> None:
+    every = {"saving.save_every_n_steps": 100, "sampling.sample_every_n_epochs": 2, "sampling.sample_at_start": True}
+    asked = with_values(config, {**every, "validation.validate_every_n_steps": 150})
+    expected = finish_time(asked, PACE)
+    assert expected is not None
+    assert (expected.training, expected.starting) == (200.0, 32.0)
+    # saves after steps 100, 200, 300 and at the end; samples at the start, after epochs 2, 4 and 6, and at the end
+    assert (expected.saves, expected.samples) == (4 * 4.0, 5 * 30.0)
+    ends = asked.validation.validate_at_start + asked.validation.validate_at_end
+    assert expected.validations == (2 + ends) * 6.0
+    parts = (expected.training, expected.starting, expected.saves, expected.samples, expected.validations)
+    assert expected.seconds == sum(parts)
+    assert "400 steps of 0.5 s" in expected.sentence()
+    by_epochs = with_values(config, {"training.max_train_steps": None, "training.max_train_epochs": 3})
+    assert finish_time(by_epochs, PACE).steps == 150
+    assert cost_words(7200, 1.5, 0.4, 500) == "It costs 3.00 at 1.5 an hour and 0.40 for 1.00 kWh at 500 W."
+
+
+def test_a_pace_serves_runs_that_do_the_same_more_or_less_often(config: Config) -> None:
+    assert read_pace(config) is None
+    keep_pace(config, PACE)
+    often = with_values(config, {"sampling.sample_every_n_steps": 10, "training.max_train_steps": 99})
+    assert read_pace(often) == PACE and read_pace(with_values(config, {"dataset.batch_size": 2})) is None
+    assert earlier_runs.expected_seconds(often, [])[1] == "a probe of these settings"
+    next(probes_folder(config).glob("*.json")).write_text("{")
+    assert read_pace(config) is None
+
+
+def test_a_finished_run_is_held_against_it(config: Config) -> None:
+    keep_pace(config, PACE)
+    run = Run.create(config)
+    with MetricsWriter(run) as metrics:
+        metrics.add(400, loss=0.1, s_per_step=0.5)
+    EventWriter(run).write(StepTotalEvent(total=400))
+    expected = finish_time(config, PACE).seconds
+    facts = {"state": "done", "started": 1000.0, "ended": 1000.0 + 1.05 * expected, "result": {"step": 400}}
+    set_fields(run.record_path, **facts)
+    assert "(+5 %)" in earlier_runs.compared(run, run.status())
+    # a probe that came later says nothing about what was told before
+    set_fields(run.record_path, started=100.0, ended=100.0 + expected)
+    assert earlier_runs.compared(run, run.status()) == ""
+
+
+def test_a_process_is_taken_apart(config: Config, tmp_path: Path) -> None:
+    """Compiling in the first steps, two sizes, a sample and a save."""
+    events = [
+        PhaseEvent(phase=phase, t=t)
+        for phase, t in (
+            ("scan", 3.0),
+            ("load", 5.0),
+            ("train", 20.0),
+            ("sample", 60.0),
+            ("train", 75.0),
+            ("save", 90.0),
+        )
+    ]
+    events.append(CheckpointEvent(file="a", t=94.0))
+    seconds = [10.0, 2.0, *[1.0, 3.0] * 5]
+    rows = [
+        {"step": number, "s_per_step": each, "compile_seconds": 9.0 if number == 1 else 10.0, "cache_misses": 0}
+        for number, each in enumerate(seconds, start=1)
+    ]
+
+    class Steps:
+        accumulation, batches_per_epoch = 2, 12
+
+    class Plan:
+        steps = Steps()
+
+    process = Process(began=0.0, ended=100.0, events=events, rows=rows)
+    pace = pace_of(process, Plan())  # type: ignore[arg-type]
+    assert (pace.before, pace.step, pace.sample) == (20.0, 2.0, 15.0)
+    assert (pace.warm_up, pace.save, pace.after) == (12.0 - 2 * 2.0, 4.0, 6.0)
+    assert pace.steps_per_epoch == 6 and not process.filled()
+    with pytest.raises(RunError, match="before a step was done"):
+        pace_of(Process(began=0.0, ended=1.0, events=[], rows=[]), Plan())  # type: ignore[arg-type]
+    probed = probe_config(with_values(config, {"sampling.sample_every_n_steps": 1}), tmp_path)
+    assert probed.sampling.sample_every_n_steps is None and probed.training.max_train_steps == 400
+
+
+def test_real_processes_are_timed_and_leave_nothing(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    path, lines = tmp_path / "run.toml", []
+    path.write_text(
+        f'[model]\nfamily = "flux"\nbase_model = "{tiny_flux}"\ntext_length = 16\n'
+        f'[dataset]\nresolution = 64\nmin_bucket_size = 32\nbucket_step = 16\ncache_dir = "{tmp_path / "cache"}"\n'
+        f'[[dataset.folders]]\npath = "{image_folder}"\n'
+        "[training]\nmax_train_steps = 4000\ngradient_checkpointing = false\n[compile]\ncompile = false\n"
+        f'[saving]\noutput_dir = "{tmp_path / "runs"}"\n'
+    )
+    assert finish.main([str(path), "--known"], lines.append) == 1
+    assert finish.main([str(path), "--json", "--seconds", "0.5"], lines.append) == 0, lines
+    document = json.loads(lines[-1])
+    assert document["kind"] == "finish" and document["steps"] == 4000
+    assert (
+        document["training"] == pytest.approx(4000 * document["step"])
+        and document["starting"] > 0.5
+        and document["saves"] > 0
+    )
+    (left,) = (tmp_path / "runs" / ".probes").iterdir()
+    assert left.suffix == ".json", "the probe's run is gone, its pace stays"
+    assert finish.main([str(path), "--known", "--price-per-hour", "2"], lines.append) == 0
+    assert "4,000 steps" in "".join(lines[-3:]) and "at 2 an hour" in lines[-1]
