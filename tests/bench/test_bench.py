@@ -346,7 +346,7 @@ def test_processes_get_ready_side_by_side_and_are_timed_one_by_one(
     monkeypatch.setenv("MONOTILE_BENCH_CACHE", str(tmp_path / "c"))
     said: list[str] = []
     command = [*TINY, "--variants", "static:varlen,static:sdpa", "--out", str(tmp_path), "--together", "2"]
-    assert bench.main([*command, "--backend", "aot_eager"], said.append) == 0
+    assert bench.main([*command, "--backend", "eager"], said.append) == 0
     rows = {row["variant"]: row for row in Record.open(tmp_path / "tiny-compile", "compile", []).rows}
     static, refused = rows["static:sdpa"], rows["static:varlen"]
     (alone,) = bench.specs_of(bench._parser().parse_args([*TINY, "--variants", "eager"]))
