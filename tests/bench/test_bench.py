@@ -292,7 +292,7 @@ def test_processes_get_ready_side_by_side_and_are_timed_one_by_one(
     monkeypatch.setenv("MONOTILE_BENCH_CACHE", str(tmp_path / "c"))
     lines: list[str] = []
     command = [*TINY, "--variants", "static:varlen,static:sdpa", "--out", str(tmp_path), "--together", "2"]
-    assert bench.main([*command, "--backend", "aot_eager"], lines.append) == 0
+    assert bench.main([*command, "--backend", "eager"], lines.append) == 0
     rows = {row["variant"]: row for row in Record.open(tmp_path / "tiny-compile", "compile", []).rows}
     static, refused = rows["static:sdpa"], rows["static:varlen"]
     (alone,) = bench.specs_of(bench._parser().parse_args([*TINY, "--variants", "eager"]))
