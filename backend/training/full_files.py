@@ -58,7 +58,7 @@ class FullContent:
         self.written(path, self.tensors, metadata)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FullFiles(SavedFiles):
     """Files of a whole model. denoiser: with the trained weights. precision: that its weights are saved in.
 
@@ -111,7 +111,7 @@ class FullFiles(SavedFiles):
         raise WeightsNotFinite(f"{name} holds NaN or infinity")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SingleFiles(FullFiles):
     """One safetensors file, as ComfyUI and sd-scripts read it."""
 
@@ -130,7 +130,7 @@ class SingleFiles(FullFiles):
         return path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FolderFiles(FullFiles):
     """A folder that holds the denoiser's own, as ``save_pretrained`` of a pipeline of diffusers writes it.
 

@@ -88,7 +88,7 @@ def picture_losses(
 
 def _example(batch: Batch, key: str = "") -> Example:
     """The one picture of `batch`."""
-    return Example(key, batch.latents[0], batch.text[0], next(iter(batch.weights), None))
+    return Example(key=key, latent=batch.latents[0], text=batch.text[0], weights=next(iter(batch.weights), None))
 
 
 def measures(

@@ -30,7 +30,7 @@ class ValidationLoss:
         return sum(self.sigma_losses) / len(self.sigma_losses)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
     """One validation picture: its content key, latent (C, h, w) float32, text, and what the latent's cells count in the
     loss, float32 (h, w), None where all count the same."""

@@ -129,7 +129,7 @@ def measuring(run: Run, step: int, micro: int = 0, **more: object) -> tuple[Pict
     return PictureLosses(
         run=run, events=EventWriter(run), requests=Requests(Control(run)), total_steps=10, measures=[measure],
         position=lambda: Position(step=step, micro=micro), pictures=[PictureId("", "key", "a.png")],
-        read=lambda: [Example("", None, {})], to_use=nullcontext, how={"seed": 1, **more},  # type: ignore[arg-type]
+        read=lambda: [Example(key="", latent=None, text={})], to_use=nullcontext, how={"seed": 1, **more},  # type: ignore[arg-type]
     ), measured  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def test_each_of_two_experts_measures_all_pictures_in_a_row(tmp_path: Path) -> N
     run, order = Run.create_empty(tmp_path, "run"), []
     each, _ = measuring(run, 10)
     each.pictures = [PictureId("", "a", "a.png"), PictureId("", "b", "b.png")]
-    each.read = lambda: [Example(name, None, {}) for name in "ab"]  # type: ignore[arg-type]
+    each.read = lambda: [Example(key=name, latent=None, text={}) for name in "ab"]  # type: ignore[arg-type]
 
     def expert(name: str, *losses: float) -> Callable[[Iterable[Example]], ValidationLoss]:
         def measure(examples: Iterable[Example]) -> ValidationLoss:

@@ -30,7 +30,8 @@ def examples() -> list[Example]:
     sizes = ((4, 6, 8), (4, 8, 4), (4, 2, 2))
     source = torch.Generator().manual_seed(3)
     return [
-        Example(f"k{i}", torch.randn(size, generator=source), {"t": torch.tensor(i)}) for i, size in enumerate(sizes)
+        Example(key=f"k{i}", latent=torch.randn(size, generator=source), text={"t": torch.tensor(i)})
+        for i, size in enumerate(sizes)
     ]
 
 
