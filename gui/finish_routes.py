@@ -68,10 +68,10 @@ class FinishProbe:
         def of_run(run: Annotated[str, Query(max_length=300)]) -> Response:
             """A finished run beside the finish time before its start."""
             try:
-                chosen = self.store.run(run)
+                finished = self.store.run(run)
             except RunError as wrong:
                 raise HTTPException(404, messages.words(wrong)) from None
-            return answer({"text": compared(chosen, chosen.status())})
+            return answer({"text": compared(finished, finished.status())})
 
         @router.post("/finish")
         def measure() -> Response:
