@@ -68,10 +68,10 @@ class FinishProbe:
         def of_run(run: Annotated[str, Query(max_length=300)]) -> Response:
             """A finished run beside the finish time before its start."""
             try:
-                of_name = self.store.run(run)
+                finished = self.store.run(run)
             except RunError as wrong:
                 raise HTTPException(404, messages.words(wrong)) from None
-            return answer({"text": compared(of_name, of_name.status())})
+            return answer({"text": compared(finished, finished.status())})
 
         @router.post("/finish")
         def measure() -> Response:
