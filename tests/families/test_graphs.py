@@ -26,14 +26,15 @@ def fresh() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("family", TRIMMED)
-def test_static_graphs_equal_the_plan_over_eight_sizes_and_captions(family: str) -> None:
-    planned_graphs_are_observed(SUBJECTS[family], "static", "false", BUCKETS, "sink")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_dynamic_graphs_equal_the_plan_over_eight_sizes_and_captions(family: str) -> None:
-    planned_graphs_are_observed(SUBJECTS[family], "dynamic", "auto", BUCKETS, "mask")
+@pytest.mark.parametrize(
+    ("family", "mode", "dynamic", "style"),
+    [
+        *((family, "static", "false", "sink") for family in TRIMMED),
+        *((family, "dynamic", "auto", "mask") for family in FAMILIES),
+    ],
+)
+def test_graphs_equal_the_plan_over_eight_sizes_and_captions(family: str, mode: str, dynamic: str, style: str) -> None:
+    planned_graphs_are_observed(SUBJECTS[family], mode, dynamic, BUCKETS, style)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
