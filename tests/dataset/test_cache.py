@@ -22,7 +22,8 @@ from backend.dataset.scan_state import FolderSpec
 from backend.families.flux.facts import FACTS
 from backend.latents import cache as caching
 from backend.latents import store
-from backend.latents.cache import LatentCache, TextCache, build_latents, build_text, pixels_of, wanted_text
+from backend.latents.cache import LatentCache, TextCache, build_latents, build_text, pixels_of
+from backend.latents.wanted import wanted_text
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.plan.make_plan import make_plan

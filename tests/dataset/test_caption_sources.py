@@ -16,7 +16,7 @@ from backend.config.schema import Config
 from backend.dataset.caption_variants import CaptionDraw, CaptionRule
 from backend.dataset.items import Item, Scan
 from backend.dataset.scan import scan_dataset
-from backend.latents.cache import wanted_text
+from backend.latents.wanted import wanted_text
 from backend.plan.make_plan import plan_for
 
 

@@ -21,9 +21,10 @@ from backend.dataset.scan_state import FolderSpec
 from backend.dataset.windows import ClipRule
 from backend.families.flux.facts import FACTS as FLUX
 from backend.families.wan.facts import FACTS as WAN
-from backend.latents.cache import LatentCache, TextCache, build_latents, pixels_of, wanted_latents, wanted_text
+from backend.latents.cache import LatentCache, TextCache, build_latents, pixels_of
 from backend.latents.identity import vae_identity
 from backend.latents.loader import Loader
+from backend.latents.wanted import wanted_latents, wanted_text
 from backend.models.common.load_options import LoadOptions
 from backend.models.family_classes import load_family
 from backend.plan.make_plan import make_plan

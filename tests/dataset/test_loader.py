@@ -11,8 +11,9 @@ from backend.config.schema import Config
 from backend.dataset.scan import scan_dataset
 from backend.families.flux.facts import FACTS
 from backend.families.spec import Geometry
-from backend.latents.cache import LatentCache, TextCache, wanted_latents, wanted_text
+from backend.latents.cache import LatentCache, TextCache
 from backend.latents.loader import Batch, Loader
+from backend.latents.wanted import wanted_latents, wanted_text
 from backend.plan.make_plan import make_plan
 from backend.plan.plan import Plan
 from tests.tiny.pictures import picture, with_caption
