@@ -59,8 +59,7 @@ class FinishProbe:
                     "cost": cost,
                     "state": self.job.state,
                     "failure": failure,
-                    "text_of_probe": self._progress["text"],
-                    "share": self._progress["share"],
+                    **self._progress,
                 }
             )
 
@@ -78,7 +77,7 @@ class FinishProbe:
             """Start a probe of the form's settings, at most one at a time."""
             config = self.form()
             if config is None:
-                raise HTTPException(422, "The form can't be read yet. Mend the fields that are marked.")
+                raise HTTPException(422, "The form can't be read yet. Fix the fields that are marked.")
             problems = errors(start_problems(config))
             if problems:
                 raise HTTPException(422, problems[0].sentence())
