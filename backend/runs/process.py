@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 MARKER = "MONOTILE_RUN"
 # And this one, which is another word at each start: what an earlier start left behind is none of the newest one's.
 START = "MONOTILE_START"
+# Set for a trainer that ends with the process that started it, which holds the other end of its standard input.
+WITH_STARTER = "MONOTILE_WITH_STARTER"
 # A clock that was set while the process ran moves psutil's create time a little.
 _CLOCK_SLACK_S = 2.0
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from backend.base.errors import WriteFailed
-from backend.base.files import locked
+from backend.base.files import locked, write_atomic
 from backend.runs.errors import RunBusy
 from backend.runs.folder import Run
 from backend.runs.liveness import is_here
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 AMD_DRIVER = Path("/dev/kfd")
 LOCK = Path(__file__).resolve().parents[2] / "runs" / ".start.lock"
+_PROBES = ".probes.txt"
+"""Folders of the probes at work, a line each (backend.plan.finish)."""
 # A resume waits inside for the process before it to take its libraries down.
 _PATIENCE_S = 90.0
 # For disks without locks; the file is what other processes see.
@@ -48,10 +50,27 @@ def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None, gpus: s
         stack.callback(_threads.release)
         _lock_file(stack)
         seen = os.environ.get("CUDA_VISIBLE_DEVICES") if gpus is None else gpus
-        other = next((run for run in runs() if run != but and run.is_at_work() and shares_device(run, seen)), None)
+        known = [*runs(), *_probes()]
+        other = next((run for run in known if run != but and run.is_at_work() and shares_device(run, seen)), None)
         if other is not None:
             raise _busy(other, seen)
         yield
+
+
+def announce_probe(run: Run) -> None:
+    """Let all starts know of a probe, which lies in no folder of runs. Called while `one_start` is held."""
+    running = [probe.path for probe in _probes() if probe.is_at_work()]
+    try:
+        write_atomic(LOCK.with_name(_PROBES), "".join(f"{path}\n" for path in [*running, run.path]))
+    except OSError as error:
+        log.debug("other starts will not know of the probe: %s", error)
+
+
+def _probes() -> list[Run]:
+    try:
+        return [Run(path) for path in LOCK.with_name(_PROBES).read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return []
 
 
 def _lock_file(stack: ExitStack) -> None:
@@ -71,6 +90,11 @@ def _stuck() -> RunBusy:
 
 
 def _busy(other: Run, seen: str | None) -> RunBusy:
+    if other in _probes():
+        return RunBusy(
+            "A finish time is being measured, and two at once would share one GPU, or the CPU.",
+            "Wait until it is known, or cancel it on the Training tab or in its terminal.",
+        )
     if not _uses_gpu(seen):
         return RunBusy(
             f"The run {other.name} is still running on this machine's CPU, and two at once would share its cores and "

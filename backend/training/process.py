@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -21,6 +22,7 @@ from backend.runs.events import EventWriter
 from backend.runs.events.kinds import DoneEvent, StoppedEvent
 from backend.runs.folder import FinalState, Run, list_runs
 from backend.runs.keeper import Keeper
+from backend.runs.process import WITH_STARTER
 from backend.runs.start_lock import one_start
 from backend.runs.state_folder import state_step
 from backend.training.command_line import complain, settings_of
@@ -50,6 +52,7 @@ def run_trainer(
     and its log level; left out by callers that have their own logging. changed: settings for the rest of a resumed run;
     they become the run's own once nothing refuses them.
     """
+    end_with_starter()
     try:
         _attach(run)
         events = EventWriter(run)
@@ -86,6 +89,21 @@ def run_trainer(
             return FAILED
         except BaseException as error:  # noqa: BLE001 - every end is written down, also one by a library's SystemExit
             return _fail(run, events, error, cfg)
+
+
+def end_with_starter() -> None:
+    """End this process at once, with nothing saved, when its starter is gone; only where the starter asked for it.
+
+    Nothing tells a program that its parent was killed, but its standard input then ends, on every system.
+    """
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(FAILED)
+
+    if os.environ.get(WITH_STARTER):
+        threading.Thread(target=wait, name="starter", daemon=True).start()
 
 
 def _attach(run: Run) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,14 +14,16 @@ from backend.config.schema import Config, with_values
 from backend.plan.finish import __main__ as finish
 from backend.plan.finish import earlier_runs
 from backend.plan.finish.pace import Pace, keep_pace, probes_folder, read_pace
-from backend.plan.finish.probe import pace_of, probe_config
+from backend.plan.finish.probe import _remove_abandoned, pace_of, probe_config
 from backend.plan.finish.reckoning import cost_words, finish_time
 from backend.plan.finish.timings import Process
-from backend.runs.errors import RunError
+from backend.runs import start_lock
+from backend.runs.errors import RunBusy, RunError
 from backend.runs.events import EventWriter
-from backend.runs.events.kinds import CheckpointEvent, PhaseEvent, StepTotalEvent
+from backend.runs.events.kinds import CheckpointEvent, DoneEvent, PhaseEvent, StepTotalEvent
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
+from backend.runs.process import WITH_STARTER
 from tests.tiny.runs import set_fields
 
 PACE = Pace(
@@ -112,6 +117,41 @@ def test_a_process_is_taken_apart(config: Config, tmp_path: Path) -> None:
         pace_of(Process(began=0.0, ended=1.0, events=[], rows=[]), Plan())  # type: ignore[arg-type]
     probed = probe_config(with_values(config, {"sampling.sample_every_n_steps": 1}), tmp_path)
     assert probed.sampling.sample_every_n_steps is None and probed.training.max_train_steps == 400
+    assert not probed.validation.validate_at_start and not probed.sampling.sample_at_end
+    asked = {"dataset.validation_split": 0.2, "sampling.prompts": [{"prompt": "a fox"}]}
+    probed = probe_config(with_values(config, asked), tmp_path)
+    assert probed.validation.validate_at_start and probed.sampling.sample_at_end
+
+    # a run that is shorter than a probe ends by itself, and draws behind its last save
+    events += [PhaseEvent(phase="sample", t=95.0), DoneEvent(t=99.0)]
+    pace = pace_of(Process(began=0.0, ended=100.0, events=events, rows=rows), Plan())  # type: ignore[arg-type]
+    assert (pace.sample, pace.save, pace.after) == ((15.0 + 4.0) / 2, 4.0, 6.0 - 4.0)
+
+
+def test_a_probe_is_seen_by_other_starts_and_leaves_with_who_asked_for_it(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_lock, "LOCK", tmp_path / ".start.lock")
+    probe = Run.create(config, root=probes_folder(config))
+    with start_lock.one_start(lambda: []):
+        probe.prepare_start(["x"])
+        start_lock.announce_probe(probe)
+    with pytest.raises(RunBusy, match="finish time is being measured"), start_lock.one_start(lambda: []):
+        pass
+    _remove_abandoned(probes_folder(config))
+    assert probe.path.is_dir(), "at work"
+    with subprocess.Popen(["true"]) as gone:
+        starter = {"pid": gone.pid, "create_time": 1.0}
+    set_fields(probe.record_path, starter=starter)
+    with start_lock.one_start(lambda: []):
+        _remove_abandoned(probes_folder(config))
+    assert not probe.path.exists()
+
+    program = "import time; from backend.training.process import end_with_starter; end_with_starter(); time.sleep(50)"
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, env={**os.environ, WITH_STARTER: "1"}
+    )
+    assert trainer.communicate(timeout=40) and trainer.returncode == 1
 
 
 def test_real_processes_are_timed_and_leave_nothing(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:

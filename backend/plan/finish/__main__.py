@@ -35,6 +35,7 @@ from backend.plan.plan import Plan
 from backend.plan.start_check import start_problems
 from backend.runs.errors import RunError
 
+_INTERRUPTED = 130
 _OWN = ("json", "known", "seconds", "price-per-hour", "price-per-kwh", "watts", "help")
 
 
@@ -47,8 +48,8 @@ def main(arguments: Sequence[str] | None = None, write: Write | None = None) -> 
         parser.error(str(refused))
     options = parser.parse_args(own)
     out = write or stdout_writer()
-    # so that the trainer ends too where the page ends this process
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    # so that the probe's folder is removed too where the page ends this process
+    signal.signal(signal.SIGTERM, _end)
     loaded = load.load(options.config, overrides)
     problems = loaded.problems if loaded.config is None else [*loaded.problems, *start_problems(loaded.config)]
     if loaded.config is None or errors(problems):
@@ -61,6 +62,9 @@ def main(arguments: Sequence[str] | None = None, write: Write | None = None) -> 
         pace = read_pace(config) if options.known else _measured(config, plan, options, out)
     except (RunError, WriteFailed) as error:
         return _refuse(out, options.json, [Problem(None, None, str(error), "")])
+    except KeyboardInterrupt:
+        sys.stderr.write("Cancelled. What was trained is removed; the caches that it filled are kept.\n")
+        return _INTERRUPTED
     expected = None if pace is None else finish_time(config, pace, plan.steps.steps)
     if pace is None or expected is None:
         out("Nothing was measured for these settings yet: run it without --known.\n")
@@ -68,6 +72,12 @@ def main(arguments: Sequence[str] | None = None, write: Write | None = None) -> 
     cost = cost_words(expected.seconds, options.price_per_hour, options.price_per_kwh, options.watts)
     _show(out, options.json, expected, pace, cost)
     return 0
+
+
+def _end(*_: object) -> None:
+    # a second request must not keep the first one from being carried out
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
 
 
 def _measured(config: Config, plan: Plan, options: argparse.Namespace, out: Write) -> Pace:

@@ -6,6 +6,7 @@ took time, a second one is measured that finds them filled. So nothing of the wa
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import statistics
 import subprocess
@@ -20,15 +21,17 @@ from typing import Any
 from backend.base.paths import PROJECT_ROOT
 from backend.config.schema import Config, with_values
 from backend.plan.finish.pace import Pace, probes_folder
-from backend.plan.finish.timings import Process, Row, phases_until, spent_filling, warm_from
+from backend.plan.finish.timings import Process, Row, phase_seconds, phases_until, spent_filling, warm_from
 from backend.plan.plan import Plan
 from backend.runs.control import Control
 from backend.runs.errors import RunError
 from backend.runs.events import read_events
-from backend.runs.events.kinds import PhaseEvent
+from backend.runs.events.kinds import Event, PhaseEvent
 from backend.runs.folder import Run, list_runs
+from backend.runs.liveness import is_here
 from backend.runs.metrics import MetricsReader
-from backend.runs.start_lock import one_start
+from backend.runs.process import WITH_STARTER, ProcessId
+from backend.runs.start_lock import announce_probe, one_start
 from backend.runs.status_reader import StatusReader
 from backend.runs.supervise import trainer_environment
 
@@ -37,7 +40,7 @@ SECONDS = 20.0
 _LEAST_STEPS = 8
 _SETTLED_S = 5.0
 _EVERY_S = 0.2
-_PATIENCE_S = 30.0
+_PATIENCE_S = 10.0
 _ALL_ROWS = 10**6
 
 Progress = Callable[[str, float], object]
@@ -72,16 +75,22 @@ def probe_config(config: Config, root: Path) -> Config:
         "sampling.sample_every_n_steps": None,
         "sampling.sample_every_n_epochs": None,
         "sampling.sample_at_start": False,
-        "sampling.sample_at_end": False,
+        # of a run that ends before it was timed for long enough; where a probe is stopped nothing is drawn at its end
+        "sampling.sample_at_end": bool(config.sampling.prompts),
         "validation.validate_every_n_steps": None,
         "validation.validate_every_n_epochs": None,
-        "validation.validate_at_start": bool(config.validation.validation_folders),
+        "validation.validate_at_start": _validates(config),
         "validation.validate_at_end": False,
         "validation.early_stop_patience": None,
         "validation.picture_losses": False,
         "logging.tensorboard": False,
     }
     return with_values(config, once)
+
+
+def _validates(config: Config) -> bool:
+    validation = config.validation
+    return bool(validation.validation_folders or config.dataset.validation_split or validation.validate_training_images)
 
 
 def pace_of(process: Process, plan: Plan) -> Pace:
@@ -94,27 +103,38 @@ def pace_of(process: Process, plan: Plan) -> Pace:
     usual = statistics.mean(row["s_per_step"] for row in warm)
     step = _mean_step(groups, plan) if groups else usual
     early = rows[: len(rows) - len(warm)]
-    phases = process.phases()
+    finished = max((event.t for event in process.events if event.kind in ("done", "stopped")), default=process.ended)
+    phases = phase_seconds(process.events, process.began, finished)
     first = next((e.t for e in process.events if isinstance(e, PhaseEvent) and e.phase == "train"), process.began)
-    validation, sample = phases.get("validate", 0.0), phases.get("sample", 0.0)
+    validation = phases.get("validate", 0.0)
+    sample = phases.get("sample", 0.0) / max(1, _rounds(process.events, "sample"))
     measured_before = sum(
         took for name, took in phases_until(process.events, first).items() if name in ("validate", "sample")
     )
     saves = [event.t for event in process.events if isinstance(event, PhaseEvent) and event.phase == "save"]
     written = max((event.t for event in process.events if event.kind in ("checkpoint", "state")), default=None)
     save = written - saves[-1] if saves and written is not None and written > saves[-1] else phases.get("save", 0.0)
+    # a run that ends by itself draws behind its last save
+    behind = process.events[:0] if written is None else [event for event in process.events if event.t >= written]
+    drawn = 0.0 if written is None else phase_seconds(behind, written, finished).get("sample", 0.0)
     return Pace(
         measured=time.time(),
         before=max(0.0, first - process.began - measured_before),
         warm_up=max(0.0, sum(row["s_per_step"] for row in early) - len(early) * step),
         step=step,
         steps_per_epoch=plan.steps.batches_per_epoch / plan.steps.accumulation,
-        after=max(0.0, process.ended - (written if written is not None else process.ended)),
+        after=max(0.0, process.ended - (written if written is not None else process.ended) - drawn),
         save=max(0.0, save),
         sample=sample,
         validation=validation,
         groups=groups,
     )
+
+
+def _rounds(events: Sequence[Event], phase: str) -> int:
+    """How often a run went into a phase."""
+    phases = [event.phase for event in events if isinstance(event, PhaseEvent)]
+    return sum(name == phase and before != phase for before, name in zip(["", *phases], phases, strict=False))
 
 
 def _by_group(rows: Sequence[Row], plan: Plan) -> dict[str, float]:
@@ -149,10 +169,12 @@ def _train(probed: Config, root: Path, *, seconds: float, report: Progress, fill
 
     filling: whether it may end as soon as it has filled caches, since it will not be what is measured.
     """
-    run = Run.create(probed)
-    process = None
+    run = process = None
     try:
-        with one_start(lambda: [*list_runs(root), *list_runs(root.parent)], but=run):
+        with one_start(lambda: [*list_runs(root), *list_runs(root.parent)]):
+            _remove_abandoned(root)
+            run = Run.create(probed)
+            announce_probe(run)
             began = time.time()
             process = _start(run)
             # it has made itself known before another run may start
@@ -168,7 +190,17 @@ def _train(probed: Config, root: Path, *, seconds: float, report: Progress, fill
         return Process(began=began, ended=time.time(), events=read_events(run.events_path)[0], rows=rows)
     finally:
         _end(process)
-        shutil.rmtree(run.path, ignore_errors=True)
+        if run is not None:
+            shutil.rmtree(run.path, ignore_errors=True)
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Remove what probes left that were killed, with files as large as a model. Called while no other one starts."""
+    for run in list_runs(root):
+        record = run.record()
+        starter = ProcessId.from_record(record.get("starter") or {})
+        if is_here(record) and not run.is_at_work() and (starter is None or not starter.is_alive()):
+            shutil.rmtree(run.path, ignore_errors=True)
 
 
 def _start(run: Run) -> subprocess.Popen[bytes]:
@@ -179,18 +211,20 @@ def _start(run: Run) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command,
             cwd=PROJECT_ROOT,
-            env=trainer_environment(run, word, {}),
-            stdin=subprocess.DEVNULL,
+            env=trainer_environment(run, word, {WITH_STARTER: "1"}),
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:
-    """Leave no trainer behind where this process is asked to end."""
-    if process is None or process.poll() is not None:
+    """Leave no trainer behind where this process is asked to end: without its input it ends at once, unsaved."""
+    if process is None:
         return
-    process.terminate()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
     try:
         process.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:

@@ -12,6 +12,8 @@ from backend.plan.finish.pace import Pace
 from backend.runs.eta import spoken
 
 _DAY_S = 86400.0
+# 49 epochs of 1/49 of a step are a step, and less than one in floating point.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +61,7 @@ def finish_time(config: Config, pace: Pace, steps: int | None = None) -> FinishT
     if steps is None:
         if not pace.steps_per_epoch or training.max_train_epochs is None:
             return None
-        steps = math.floor(training.max_train_epochs * pace.steps_per_epoch)
+        steps = math.floor(training.max_train_epochs * pace.steps_per_epoch + _ROUNDING)
     saving, sampling, validation = config.saving, config.sampling, config.validation
     per_epoch = pace.steps_per_epoch
     saves = _times(steps, per_epoch, saving.save_every_n_steps, saving.save_every_n_epochs) + 1
@@ -100,5 +102,5 @@ def _times(steps: int, per_epoch: float, every_steps: int | None, every_epochs: 
     between = max(0, steps - 1)
     times = between // every_steps if every_steps else 0
     if every_epochs and per_epoch:
-        times += math.floor(between / per_epoch) // every_epochs
+        times += math.floor(between / per_epoch + _ROUNDING) // every_epochs
     return times
