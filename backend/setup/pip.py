@@ -22,7 +22,7 @@ _RAW_PROGRESS = (24, 1)
 """The first pip that reports its progress in numbers."""
 
 _NEVER_IMPORTED = r"[\\/]tests?[\\/]"
-"""Folders whose modules nobody imports: an eighth of all packages' source."""
+"""Folders whose modules nobody imports: an eighth of all packages' source. The project itself may lie in one."""
 
 # The first pattern that matches pip's last lines decides the message. Lost connections come before missing packages:
 # without an index, pip's last line is that it found no version.
@@ -129,7 +129,7 @@ class Pip:
         then compiles each module when it is first imported.
         """
         line = [str(self.python), "-W", "ignore", "-m", "compileall"]
-        line += ["-q", "-j", "0", "-x", _NEVER_IMPORTED, str(folder)]
+        line += ["-q", "-j", "0", "-x", re.escape(str(folder)) + ".*" + _NEVER_IMPORTED, str(folder)]
         self._run(line, "$ compileall\n", _Follower(doing="compiling the packages' modules"))
 
     def _run(self, line: list[str], title: str, follower: _Follower, limit_s: float = 0) -> int:
