@@ -53,15 +53,8 @@ class FinishProbe:
             """When a run of the form would end, what it costs at these prices and W, and how far a probe is."""
             text, cost = self._known(per_hour, per_kwh, watts)
             failure = self._failure if self.job.state == "failed" else ""
-            return answer(
-                {
-                    "text": text,
-                    "cost": cost,
-                    "state": self.job.state,
-                    "failure": failure,
-                    **self._progress,
-                }
-            )
+            about = {"text": text, "cost": cost, "state": self.job.state, "failure": failure}
+            return answer(about | self._progress)
 
         @router.get("/finish/run")
         def of_run(run: Annotated[str, Query(max_length=300)]) -> Response:
