@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 POSITION = "position.json"
 LATEST = "latest"
+STATE_EVERY_S = 600.0
+"""Seconds of training that are lost at most when the process is killed: the state is also kept that often."""
+
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError)
 _NAME = re.compile(r"step-(\d{8})(\+\d+)?(-\d+)?")
 

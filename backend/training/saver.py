@@ -23,6 +23,7 @@ from backend.optimizers.trained_weights import TrainedWeights
 from backend.runs.events import EventWriter
 from backend.runs.events.kinds import CheckpointEvent, PhaseEvent, StateEvent, WarningEvent
 from backend.runs.folder import Run
+from backend.runs.state_folder import STATE_EVERY_S
 from backend.training.checkpoint import Fingerprint, Stateful, save_state
 from backend.training.experts import Experts, other_side
 from backend.training.position import CurrentPosition
@@ -36,9 +37,6 @@ AGAIN_S = 30.0
 
 WAIT_S = 600.0
 """Seconds that the end of a run waits for room on the disk."""
-
-STATE_EVERY_S = 600.0
-"""Seconds of training that are lost at most when the process is killed: the state is also kept that often."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,9 @@ def test_everything_that_a_run_does_is_counted(config: Config) -> None:
     parts = (expected.training, expected.starting, expected.saves, expected.samples, expected.validations)
     assert expected.seconds == sum(parts)
     assert "400 steps of 0.5 s" in expected.sentence()
+    # between two saves that are 3,000 s apart a state is saved every ten minutes
+    long = replace(PACE, step=30.0, state=3.0)
+    assert finish_time(asked, long).saves == 4 * 4.0 + 4 * 5 * 3.0
     by_epochs = with_values(config, {"training.max_train_steps": None, "training.max_train_epochs": 3})
     assert finish_time(by_epochs, PACE).steps == 150
     assert cost_words(7200, 1.5, 0.4, 500) == "It costs 3.00 at 1.5 an hour and 0.40 for 1.00 kWh at 500 W."

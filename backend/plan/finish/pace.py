@@ -46,6 +46,9 @@ class Pace:
     after: float
     """From the last save to the end of the process."""
     save: float = 0.0
+    """File and state."""
+    state: float = 0.0
+    """Of `save`, the state to resume from; 0 where it is off."""
     sample: float = 0.0
     """All prompts together; 0 without prompts."""
     validation: float = 0.0

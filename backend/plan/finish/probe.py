@@ -113,6 +113,8 @@ def pace_of(process: Process, plan: Plan) -> Pace:
     )
     saves = [event.t for event in process.events if isinstance(event, PhaseEvent) and event.phase == "save"]
     written = max((event.t for event in process.events if event.kind in ("checkpoint", "state")), default=None)
+    files = max((event.t for event in process.events if event.kind == "checkpoint"), default=None)
+    state = 0.0 if files is None or written is None else written - files
     save = written - saves[-1] if saves and written is not None and written > saves[-1] else phases.get("save", 0.0)
     # a run that ends by itself draws behind its last save
     behind = process.events[:0] if written is None else [event for event in process.events if event.t >= written]
@@ -125,6 +127,7 @@ def pace_of(process: Process, plan: Plan) -> Pace:
         steps_per_epoch=plan.steps.batches_per_epoch / plan.steps.accumulation,
         after=max(0.0, process.ended - (written if written is not None else process.ended) - drawn),
         save=max(0.0, save),
+        state=state,
         sample=sample,
         validation=validation,
         groups=groups,

@@ -10,6 +10,7 @@ from datetime import datetime
 from backend.config.schema import Config
 from backend.plan.finish.pace import Pace
 from backend.runs.eta import spoken
+from backend.runs.state_folder import STATE_EVERY_S
 
 _DAY_S = 86400.0
 # 49 epochs of 1/49 of a step are a step, and less than one in floating point.
@@ -74,10 +75,15 @@ def finish_time(config: Config, pace: Pace, steps: int | None = None) -> FinishT
         step=pace.step,
         training=steps * pace.step,
         starting=pace.before + pace.warm_up + pace.after,
-        saves=saves * pace.save,
+        saves=saves * pace.save + _states_in_time(steps * pace.step / saves) * saves * pace.state,
         samples=samples * pace.sample,
         validations=measured * pace.validation,
     )
+
+
+def _states_in_time(seconds: float) -> int:
+    """States that are saved between two saves that are so far apart, for what a crash may cost."""
+    return math.floor(seconds / STATE_EVERY_S)
 
 
 def cost_words(seconds: float, per_hour: float | None, per_kwh: float | None, watts: float | None) -> str:
