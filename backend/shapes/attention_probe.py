@@ -288,8 +288,13 @@ def _is_whole(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("route"), str)
-        and all(isinstance(entry.get(name), dict) for name in ("milliseconds", "left_out"))
+        and _holds(entry.get("milliseconds"), int | float)
+        and _holds(entry.get("left_out"), str)
     )
+
+
+def _holds(values: Any, kind: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(value, kind) for value in values.values())
 
 
 def _write(folder: Path, key: str, entry: dict[str, Any]) -> None:

@@ -58,8 +58,10 @@ def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path) -> Non
     file.write_text(json.dumps({key: entry | {"route": other}}))
     again = fastest_route(CPU, FORM, tmp_path, routes())
     assert again.cached and again.route == other and again.milliseconds == first.milliseconds
-    file.write_text(json.dumps({key: {"route": 3}}))
-    assert not fastest_route(CPU, FORM, tmp_path, routes()).cached, "a damaged entry is measured again"
+    for damaged in ({"route": 3}, entry | {"milliseconds": {"sdpa": "fast"}}):
+        file.write_text(json.dumps({key: damaged}))
+        assert attention_probe._read(tmp_path) == {}, "a damaged entry is measured again"
+    assert not fastest_route(CPU, FORM, tmp_path, routes()).cached
     with pytest.raises(ValueError, match="too little of the GPU's memory is free"):
         fastest_route(CPU, FORM, tmp_path, {"sdpa": MaskedSdpa(), "full": FullMemory()})
     assert list(json.loads(file.read_text())) == [key], "what ran out of memory is no answer"
