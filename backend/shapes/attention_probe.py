@@ -45,6 +45,7 @@ _MOST_SECONDS = 90.0
 """For all routes, compiling included: what is not measured by then is left out."""
 _SEGMENTS = ("varlen", "flash2")
 """Routes whose kernels see padded rows alone."""
+_FULL = "too little of the GPU's memory is free to measure attention"
 _PACKAGES = ("flash-attn", "flash-attn-4", "flash_attn_3")
 
 
@@ -164,7 +165,11 @@ def _measured(
     """Milliseconds of a pass by route, and why a route has none."""
     if device.type == "cuda":
         attention_routes.pin_sdpa_backends()
-    inputs, wanted = _inputs(device, form), None
+    log.info("measuring attention once for this GPU, of %s: %s", form.words, ", ".join(routes))
+    try:
+        inputs, wanted = _inputs(device, form), None
+    except torch.OutOfMemoryError:
+        raise ValueError(_FULL) from None
     times: dict[str, float] = {}
     wrong: dict[str, str] = {}
     began = time.monotonic()
@@ -182,7 +187,7 @@ def _measured(
                 continue
             times[name] = _milliseconds(run, device)
         except torch.OutOfMemoryError:
-            raise ValueError("too little of the GPU's memory is free to measure attention") from None
+            raise ValueError(_FULL) from None
         except Exception as error:  # noqa: BLE001 - a binary package that does not fit fails in its own way
             line = next(iter(str(error).splitlines()), "")
             wrong[name] = f"it fails here ({type(error).__name__}: {line})"

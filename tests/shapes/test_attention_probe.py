@@ -44,7 +44,7 @@ def routes() -> dict[str, Route]:
     }
 
 
-def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path) -> None:
+def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fastest_route(CPU, FORM, tmp_path, routes(), {"fa4": "needs an NVIDIA GPU"})
     assert not first.cached and set(first.milliseconds) == {"sdpa", "sink"} and first.route in first.milliseconds
     assert all(each > 0 for each in first.milliseconds.values())
@@ -64,6 +64,10 @@ def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path) -> Non
     assert not fastest_route(CPU, FORM, tmp_path, routes()).cached
     with pytest.raises(ValueError, match="too little of the GPU's memory is free"):
         fastest_route(CPU, FORM, tmp_path, {"sdpa": MaskedSdpa(), "full": FullMemory()})
+    with monkeypatch.context() as patch:
+        patch.setattr(attention_probe, "_inputs", lambda *_: FullMemory().attend(*[None] * 4))
+        with pytest.raises(ValueError, match="too little of the GPU's memory is free"):
+            fastest_route(CPU, FORM, None, {"sdpa": MaskedSdpa()})
     assert list(json.loads(file.read_text())) == [key], "what ran out of memory is no answer"
     with pytest.raises(ValueError, match="no attention route computes here: broken: it fails here"):
         fastest_route(CPU, FORM, None, {"broken": BrokenAttention()})
