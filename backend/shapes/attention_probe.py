@@ -108,11 +108,14 @@ def candidates(device: torch.device, form: AttentionForm) -> tuple[dict[str, Rou
         if why is None and name in _SEGMENTS and not form.padded:
             why = f"without padding {name} is what sdpa is"
         if why is None:
-            routes[name] = attention_routes.make_route(name, device, form.dtype)
-            if not form.fixed and attention_routes.has_flash(device, form.dtype):
-                routes[name].open_sizes()
-        else:
+            try:
+                routes[name] = attention_routes.make_route(name, device, form.dtype)
+            except Exception as error:  # noqa: BLE001 - a package of another version lacks something of its own
+                why = _failure(error)
+        if why is not None:
             left_out[name] = why
+        elif not form.fixed and attention_routes.has_flash(device, form.dtype):
+            routes[name].open_sizes()
     return routes, left_out
 
 
@@ -189,13 +192,16 @@ def _measured(
         except torch.OutOfMemoryError:
             raise ValueError(_FULL) from None
         except Exception as error:  # noqa: BLE001 - a binary package that does not fit fails in its own way
-            line = next(iter(str(error).splitlines()), "")
-            wrong[name] = f"it fails here ({type(error).__name__}: {line})"
+            wrong[name] = _failure(error)
             log.warning("attention = auto passes over %s: %s", name, wrong[name])
     if device.type == "cuda":
         del inputs, wanted
         torch.cuda.empty_cache()
     return times, wrong
+
+
+def _failure(error: Exception) -> str:
+    return f"it fails here ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"
 
 
 def _inputs(device: torch.device, form: AttentionForm) -> list[Tensor]:

@@ -90,3 +90,15 @@ def test_what_cannot_be_had_is_told_by_route() -> None:
     routes, left_out = candidates(CPU, FORM)
     assert list(routes) == ["sdpa"] and set(left_out) == {"fa4", "varlen", "flash2", "flex", "fa3"}
     assert "needs an NVIDIA GPU" in left_out["fa4"]
+
+
+def test_a_package_that_lacks_its_kernel_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = attention_probe.attention_routes.make_route
+    monkeypatch.setattr(attention_probe.attention_routes, "route_problem", lambda *_: None)
+    monkeypatch.setattr(
+        attention_probe.attention_routes,
+        "make_route",
+        lambda name, *rest: make(name, *rest) if name == "sdpa" else BrokenAttention().attend(*[None] * 4),
+    )
+    routes, left_out = candidates(CPU, FORM)
+    assert list(routes) == ["sdpa"] and left_out["fa4"].startswith("it fails here (ImportError: libcudart")
