@@ -252,10 +252,12 @@ const saved = ({ plain_ms: plain, replay_ms: replay }) =>
  */
 const attention = (kernel) => {
   if (!kernel) return "";
-  const times = Object.entries(kernel.milliseconds || {})
-    .sort(([, a], [, b]) => a - b)
-    .map(([name, ms]) => `${name} ${formatNumber(ms, 3)} ms`);
-  const measured = times.length ? `, the fastest of those measured for ${kernel.form}: ${times.join(", ")}` : "";
-  const broken = Object.values(kernel.left_out || {}).filter((why) => /does not load|fails here/.test(why));
+  const byTime = Object.entries(kernel.milliseconds || {}).sort(([, a], [, b]) => a - b);
+  const times = byTime.map(([name, ms]) => `${name} ${formatNumber(ms, 3)} ms`).join(", ");
+  const rank = byTime[0]?.[0] === kernel.route ? "the fastest" : "within 2 % of the fastest";
+  const measured = times ? `, ${rank} of those measured for ${kernel.form}: ${times}` : "";
+  const broken = Object.entries(kernel.left_out || {})
+    .filter(([, why]) => /does not load|fails here/.test(why))
+    .map(([name, why]) => (why.startsWith("it ") ? `${name}: ${why}` : why));
   return ` Attention: ${kernel.route} (${kernel.detail})${measured}.${broken.map((why) => ` ${why}.`).join("")}`;
 };

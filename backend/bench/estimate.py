@@ -37,7 +37,8 @@ def step_bytes(spec: Spec, kind: Variant, shapes: Mapping[str, tuple[int, ...]])
             block, path = denoiser.places[name]
             trained[block].add(path)
     count = sum(spec.rank * (inner + outer) for inner, outer in layers.values())
-    weights = total_bytes(shapes, stored_as(spec.base_quantization, spec.base_compute), number)
+    copies = spec.base_compute != "bf16" and spec.base_products.startswith("fast")
+    weights = total_bytes(shapes, stored_as(spec.base_quantization, spec.base_compute), number, copies)
     fixed = weights + count * (_LORA_BYTES + _GRADIENT_BYTES) + WORKSPACE
     way, format = _way(spec, kind), Format(number, 4)
     estimated = {}

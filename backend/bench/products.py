@@ -204,7 +204,8 @@ def _gradients(spec: Spec, device: torch.device) -> dict[str, Tensor]:
     optimizer.register_step_pre_hook(
         lambda *_: kept.update({n: p.grad.float().cpu() for n, p in named.items() if p.grad is not None})
     )
-    step = Step(model, optimizer, shapes_of(spec, kind, device), autocast, lora.collect_gradients, kind.plain_forward)
+    shapes, _ = shapes_of(spec, kind, device)
+    step = Step(model, optimizer, shapes, autocast, lora.collect_gradients, kind.plain_forward)
     step(Stream(spec, device, False).batch(0))
     return kept
 

@@ -28,13 +28,22 @@ PARTS = ("tracing", "autograd", "inductor", "code", "kernels")
 """Of a compile: dynamo; the backward graph; inductor's own passes; the code it writes; waiting for kernels of it."""
 
 _BY_NAME = (
+    # the compiler's own kernels are named after all that is in them
+    ("norm, modulation, rotary, activation", r"^triton_(poi|per|red|for)_"),
     ("attention", r"flash|fmha|attention|flex|sdpa"),
     ("optimizer and gradients", r"multi_tensor|adam|optimizer|_foreach|lpnorm"),
     ("copies", r"memcpy|memset|^aten::(copy_|_to_copy|to|clone|contiguous|fill_|zero_)$"),
-    ("products", r"gemm|nvjet|cutlass|cublas|splitk|mm_kernel|^aten::(mm|addmm|bmm|linear|matmul|_scaled_mm|_int_mm)$"),
+    (
+        "products",
+        r"gemm|nvjet|cutlass|cublas|splitk|mm_kernel|triton_tem\w*mm|_(scaled|described)_kernel$|::scaled_product$"
+        r"|^aten::(mm|addmm|bmm|linear|matmul|_scaled_mm|_int_mm)$",
+    ),
     ("norm, modulation, rotary, activation", r"^triton_|^aten::"),
 )
-_PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm", "aten::_int_mm", "aten::addmv"})
+_PRODUCTS = frozenset(
+    {f"aten::{name}" for name in ("mm", "addmm", "bmm", "_scaled_mm", "_int_mm", "addmv")}
+    | {"monotile::scaled_product"}
+)
 
 
 def group_of(kernel: str) -> str:

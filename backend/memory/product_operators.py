@@ -37,7 +37,8 @@ def _has_triton() -> bool:
 
 
 def _has_kernels(tensor: Tensor) -> bool:
-    return tensor.is_cuda and _has_triton()
+    # AMD's GPUs are "cuda" too, and the kernels were written for NVIDIA's
+    return tensor.is_cuda and torch.version.hip is None and _has_triton()
 
 
 def _product(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor | None, dtype: torch.dtype) -> Tensor:

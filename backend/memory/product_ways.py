@@ -53,19 +53,27 @@ WAYS: dict[str, dict[str, ProductWay]] = {
 """Format of the products -> what is kept -> the way. "fast" and "small" are settings, the others are for the bench."""
 
 
-def way_of(compute: str, products: str, device: torch.device) -> ProductWay:
-    """The way of a layer on `device`. compute: "bf16", "fp8" or "int8". products: a name in `WAYS`.
+def name_of_way(compute: str, products: str, device: torch.device) -> str:
+    """What `products` means on `device`, as a run's record keeps it: of fp8 always with the kernel, "fast-scaled".
 
     Where torch's fp8 kernel with scales inside was found faster on this GPU, it takes the place of the other.
     On GPUs of `READ_EITHER_AXIS`, where int8 is two to four times as fast as bf16, "small" multiplies in int8 in the
-    backward pass too. KeyError for names that mean nothing.
+    backward pass too. Given again, the name means the same, and nothing is measured.
+    """
+    if compute == "bf16" or device.type != "cuda":
+        return products
+    if compute == "fp8" and products in ("fast", "small"):
+        return f"{products}-{fp8_kernel(device)}"
+    if compute == "int8" and products == "small" and torch.cuda.get_device_capability(device)[0] in READ_EITHER_AXIS:
+        return "small-fused"
+    return products
+
+
+def way_of(compute: str, products: str, device: torch.device) -> ProductWay:
+    """The way of a layer on `device`. compute: "bf16", "fp8" or "int8". products: a name in `WAYS`, or `name_of_way`'s.
+
+    KeyError for names that mean nothing.
     """
     if compute == "bf16":
         return ProductWay()
-    if device.type == "cuda":
-        if compute == "fp8" and products in ("fast", "small") and fp8_kernel(device) == "rowwise":
-            products = f"{products}-rowwise"
-        major, _ = torch.cuda.get_device_capability(device)
-        if compute == "int8" and products == "small" and major in READ_EITHER_AXIS:
-            products = "small-fused"
-    return WAYS[compute][products]
+    return WAYS[compute][name_of_way(compute, products, device).removesuffix("-scaled")]

@@ -45,6 +45,7 @@ _MOST_SECONDS = 90.0
 """For all routes, compiling included: what is not measured by then is left out."""
 _SEGMENTS = ("varlen", "flash2")
 """Routes whose kernels see padded rows alone."""
+_FULL = "too little of the GPU's memory is free to measure attention"
 _PACKAGES = ("flash-attn", "flash-attn-4", "flash_attn_3")
 
 
@@ -107,11 +108,14 @@ def candidates(device: torch.device, form: AttentionForm) -> tuple[dict[str, Rou
         if why is None and name in _SEGMENTS and not form.padded:
             why = f"without padding {name} is what sdpa is"
         if why is None:
-            routes[name] = attention_routes.make_route(name, device, form.dtype)
-            if not form.fixed and attention_routes.has_flash(device, form.dtype):
-                routes[name].open_sizes()
-        else:
+            try:
+                routes[name] = attention_routes.make_route(name, device, form.dtype)
+            except Exception as error:  # noqa: BLE001 - a package of another version lacks something of its own
+                why = _failure(error)
+        if why is not None:
             left_out[name] = why
+        elif not form.fixed and attention_routes.has_flash(device, form.dtype):
+            routes[name].open_sizes()
     return routes, left_out
 
 
@@ -164,7 +168,11 @@ def _measured(
     """Milliseconds of a pass by route, and why a route has none."""
     if device.type == "cuda":
         attention_routes.pin_sdpa_backends()
-    inputs, wanted = _inputs(device, form), None
+    log.info("measuring attention once for this GPU, of %s: %s", form.words, ", ".join(routes))
+    try:
+        inputs, wanted = _inputs(device, form), None
+    except torch.OutOfMemoryError:
+        raise ValueError(_FULL) from None
     times: dict[str, float] = {}
     wrong: dict[str, str] = {}
     began = time.monotonic()
@@ -182,15 +190,18 @@ def _measured(
                 continue
             times[name] = _milliseconds(run, device)
         except torch.OutOfMemoryError:
-            raise ValueError("too little of the GPU's memory is free to measure attention") from None
+            raise ValueError(_FULL) from None
         except Exception as error:  # noqa: BLE001 - a binary package that does not fit fails in its own way
-            line = next(iter(str(error).splitlines()), "")
-            wrong[name] = f"it fails here ({type(error).__name__}: {line})"
+            wrong[name] = _failure(error)
             log.warning("attention = auto passes over %s: %s", name, wrong[name])
     if device.type == "cuda":
         del inputs, wanted
         torch.cuda.empty_cache()
     return times, wrong
+
+
+def _failure(error: Exception) -> str:
+    return f"it fails here ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"
 
 
 def _inputs(device: torch.device, form: AttentionForm) -> list[Tensor]:
@@ -288,8 +299,13 @@ def _is_whole(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("route"), str)
-        and all(isinstance(entry.get(name), dict) for name in ("milliseconds", "left_out"))
+        and _holds(entry.get("milliseconds"), int | float)
+        and _holds(entry.get("left_out"), str)
     )
+
+
+def _holds(values: Any, kind: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(value, kind) for value in values.values())
 
 
 def _write(folder: Path, key: str, entry: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from backend.base.errors import Refused
 from backend.config.family_defaults import shape_mode_of
+from backend.config.schema import Config
 from backend.runs import record
 from backend.runs.events.kinds import AttentionEvent, WarningEvent
 from backend.shapes import attention_probe, attention_routes
@@ -67,16 +68,27 @@ def attention_form(inputs: Inputs, denoiser: nn.Module, dtype: torch.dtype) -> A
     shape = max(plan.graphs.training, key=lambda shape: shape.batch * (shape.image_tokens + shape.text_tokens))
     mode = shape_mode_of(cfg)
     padded = (mode == "static" and may_pad(cfg, plan)) or (plan.caption_buckets is not None and shape.batch > 1)
+    padded = padded or inputs.family.text_rule == "masked"
     return AttentionForm(
         batch=shape.batch,
         tokens=shape.image_tokens + shape.text_tokens,
         heads=heads[0],
         width=heads[1],
         dtype=dtype,
-        padded=padded or inputs.family.text_rule == "masked",
+        padded=padded,
         backend=cfg.compile.compile_backend if cfg.compile.compile else None,
-        fixed=mode in ("static", "exact_buckets") or cfg.compile.compile_dynamic == "false",
+        fixed=_is_fixed(cfg, mode, padded),
     )
+
+
+def _is_fixed(cfg: Config, mode: str, padded: bool) -> bool:
+    """Whether blocks have graphs of fixed sizes, or none, as `ShapeRuntime.expect_graphs` has it.
+
+    Unpadded rows of a static shape go through the operator for open sizes unless compile_dynamic is false.
+    """
+    if not cfg.compile.compile or mode == "exact_buckets" or (mode == "static" and padded):
+        return True
+    return mode != "dynamic" and cfg.compile.compile_dynamic == "false"
 
 
 def heads_of(denoiser: nn.Module) -> tuple[int, int] | None:
@@ -111,7 +123,7 @@ def _why_unmeasured(inputs: Inputs, form: AttentionForm | None, resumed: bool) -
     if form is None:
         return "the plan has no shape to measure"
     if resumed:
-        return "the run was begun without measuring"
+        return "a run that continues is not measured"
     if inputs.cfg.training.deterministic:
         return "a deterministic run takes the usual order, whatever is faster"
     steps = inputs.plan.steps.steps

@@ -64,6 +64,8 @@ class Inputs:
     """Module paths of the blocks whose weights stay in the machine's memory."""
     base_weights: BaseWeights | None = None
     """LoRAs that are merged into the base while it loads."""
+    product_way: str | None = None
+    """How 8-bit products are computed, by `product_ways.name_of_way`; None where the settings alone say it."""
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -110,7 +112,12 @@ class Inputs:
 
     @property
     def products(self) -> str:
-        """The setting base_products with auto resolved: "fast" or "small"."""
+        """What 8-bit products keep and by which kernel they are computed, as `LoadOptions` takes it."""
+        return self.product_way or self.auto_products
+
+    @property
+    def auto_products(self) -> str:
+        """The setting base_products, auto by the memory that is free now: "fast" or "small"."""
         resolved, asked = self.resolved_memory, self.cfg.memory.base_products
         copies = asked == "fast" if resolved is None else resolved.copies
         return "fast" if copies else "small"

@@ -41,6 +41,7 @@ from backend.training.gathering import compute_dtype, gather
 from backend.training.inputs import Inputs
 from backend.training.monitor import Monitor
 from backend.training.position import Position, PositionCounter
+from backend.training.product_choice import with_products
 from backend.training.requests import Requests
 from backend.training.run_context import RunContext
 from backend.training.trainable import Trainable, load_trainable
@@ -59,7 +60,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resu
     seed(cfg.training)
     cache = cache_folder(cfg.compile)
     compiler = warmed_compiler(cfg)
-    inputs = gather(cfg, events, requests)
+    inputs = with_products(context, gather(cfg, events, requests), state is not None)
     with oom.explained(events, inputs.expected):
         encode(inputs, events, requests)
     events.write(PhaseEvent(phase="load", done=0, total=None, eta_s=None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from backend.bench.variants import VIDEO, Spec, variant
 from backend.bench.work import Stream, build, frozen_shapes
 from backend.bench.worker import _by_bucket, measure
 from backend.families.spec import Geometry
+from backend.plan.memory.weight_bytes import multiplied_in_8_bits
 from backend.shapes.shape_runtime import ShapeRuntime
 from tests.tiny.bench_rows import answer
 
@@ -157,6 +159,13 @@ def test_the_estimate_beside_a_peak_is_that_of_runs(tmp_path: Path) -> None:
     kept = replace(spec, checkpointing_kind="attention")
     more = step_bytes(kept, variant(kept.variant), frozen_shapes(kept, torch.device("cpu")))
     assert all(more[clip] > each for clip, each in estimated.items())
+    shapes = frozen_shapes(spec, torch.device("cpu"))
+    small, fast = (
+        step_bytes(replace(spec, base_compute="fp8", base_products=each), variant(spec.variant), shapes)
+        for each in ("small", "fast-rowwise")
+    )
+    copies = sum(math.prod(shape) for name, shape in shapes.items() if multiplied_in_8_bits(name, shape))
+    assert copies and all(fast[clip] - each == copies for clip, each in small.items())
     record = Record.open(tmp_path / "wan-compile", "compile", [])
     row = {"bucket_ms": ["8x8x5=1000"], "bucket_peak_gb": ["8x8x5=10"], "bucket_estimated_gb": ["8x8x5=11"]}
     record.add(Spec("static:sdpa", size="wan"), 0, answer(1.0, **row))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from backend.memory import product_probe, product_ways
+from backend.memory import product_operators, product_probe, product_ways
 from backend.memory.product_operators import rotated_rows, scaled_product, turned_back
 from backend.memory.product_ways import WAYS, ProductWay, way_of
 from backend.memory.quantized_formats import dequantize, quantize_rows
@@ -85,6 +87,14 @@ def test_the_operator_gives_exact_sums_of_int8_and_takes_a_weight_along_either_a
         assert error(scaled_product(a, right, rows, columns, torch.float32), wanted) < 1e-6
     half = scaled_product(a, w.t(), rows, None, torch.bfloat16)
     assert half.dtype == torch.bfloat16 and error(half, wanted / columns) < 0.004
+
+
+def test_the_kernels_are_for_nvidia_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_operators, "_has_triton", lambda: True)
+    on_gpu = SimpleNamespace(is_cuda=True)
+    assert product_operators._has_kernels(on_gpu) and not product_operators._has_kernels(torch.ones(1))
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert not product_operators._has_kernels(on_gpu)
 
 
 def test_a_copy_is_made_for_fast_alone_and_counted(real: nn.Linear, monkeypatch: pytest.MonkeyPatch) -> None:

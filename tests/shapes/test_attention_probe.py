@@ -44,7 +44,7 @@ def routes() -> dict[str, Route]:
     }
 
 
-def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path) -> None:
+def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fastest_route(CPU, FORM, tmp_path, routes(), {"fa4": "needs an NVIDIA GPU"})
     assert not first.cached and set(first.milliseconds) == {"sdpa", "sink"} and first.route in first.milliseconds
     assert all(each > 0 for each in first.milliseconds.values())
@@ -58,10 +58,16 @@ def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path) -> Non
     file.write_text(json.dumps({key: entry | {"route": other}}))
     again = fastest_route(CPU, FORM, tmp_path, routes())
     assert again.cached and again.route == other and again.milliseconds == first.milliseconds
-    file.write_text(json.dumps({key: {"route": 3}}))
-    assert not fastest_route(CPU, FORM, tmp_path, routes()).cached, "a damaged entry is measured again"
+    for damaged in ({"route": 3}, entry | {"milliseconds": {"sdpa": "fast"}}):
+        file.write_text(json.dumps({key: damaged}))
+        assert attention_probe._read(tmp_path) == {}, "a damaged entry is measured again"
+    assert not fastest_route(CPU, FORM, tmp_path, routes()).cached
     with pytest.raises(ValueError, match="too little of the GPU's memory is free"):
         fastest_route(CPU, FORM, tmp_path, {"sdpa": MaskedSdpa(), "full": FullMemory()})
+    with monkeypatch.context() as patch:
+        patch.setattr(attention_probe, "_inputs", lambda *_: FullMemory().attend(*[None] * 4))
+        with pytest.raises(ValueError, match="too little of the GPU's memory is free"):
+            fastest_route(CPU, FORM, None, {"sdpa": MaskedSdpa()})
     assert list(json.loads(file.read_text())) == [key], "what ran out of memory is no answer"
     with pytest.raises(ValueError, match="no attention route computes here: broken: it fails here"):
         fastest_route(CPU, FORM, None, {"broken": BrokenAttention()})
@@ -84,3 +90,15 @@ def test_what_cannot_be_had_is_told_by_route() -> None:
     routes, left_out = candidates(CPU, FORM)
     assert list(routes) == ["sdpa"] and set(left_out) == {"fa4", "varlen", "flash2", "flex", "fa3"}
     assert "needs an NVIDIA GPU" in left_out["fa4"]
+
+
+def test_a_package_that_lacks_its_kernel_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = attention_probe.attention_routes.make_route
+    monkeypatch.setattr(attention_probe.attention_routes, "route_problem", lambda *_: None)
+    monkeypatch.setattr(
+        attention_probe.attention_routes,
+        "make_route",
+        lambda name, *rest: make(name, *rest) if name == "sdpa" else BrokenAttention().attend(*[None] * 4),
+    )
+    routes, left_out = candidates(CPU, FORM)
+    assert list(routes) == ["sdpa"] and left_out["fa4"].startswith("it fails here (ImportError: libcudart")

@@ -96,7 +96,7 @@ def test_a_route_that_is_set_is_taken_or_refused(context: RunContext) -> None:
         (FEWEST_STEPS, {}, False, ""),
         (FEWEST_STEPS - 1, {}, False, "too few"),
         (FEWEST_STEPS, {"training.deterministic": True}, False, "deterministic"),
-        (FEWEST_STEPS, {}, True, "begun without measuring"),
+        (FEWEST_STEPS, {}, True, "continues is not measured"),
     ],
 )
 def test_when_nothing_is_measured(steps: int, values: dict[str, Any], resumed: bool, why: str) -> None:
@@ -109,3 +109,23 @@ def test_when_nothing_is_measured(steps: int, values: dict[str, Any], resumed: b
     reason = attention_choice._why_unmeasured(on_gpu, form, resumed)
     assert why in reason and bool(why) == bool(reason)
     assert replace(form, fixed=False).words != form.words
+
+
+@pytest.mark.parametrize(
+    ("values", "padded", "fixed"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"compile.compile_dynamic": "false"}, False, True),
+        ({"compile.shape_mode": "exact_buckets"}, False, True),
+        ({"compile.shape_mode": "dynamic", "compile.compile_dynamic": "false"}, False, False),
+        ({"compile.compile": False}, False, True),
+    ],
+)
+def test_what_is_measured_has_the_graphs_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], padded: bool, fixed: bool
+) -> None:
+    """Where the runtime readies its route for open sizes, flex is SDPA without padding, and is not timed as flex."""
+    monkeypatch.setattr(attention_choice, "may_pad", lambda cfg, plan: padded)
+    form = attention_form(inputs_of(**values), denoiser_with_lora(), torch.bfloat16)
+    assert form is not None and (form.padded, form.fixed) == (padded, fixed)
