@@ -172,12 +172,15 @@ class BlockSwap:
         return self._ring.loads
 
     def take_waits(self) -> Callable[[], float]:
-        """Begin a new count of seconds that the device waited for weights.
+        """Begin a new count of seconds that the device waited for weights and optimizer state.
 
         The function returned gives those of the count that ends here; it may be called once the device has done all
         that was launched before.
         """
-        return self._ring.take_waits()
+        counts = [self._ring.take_waits()]
+        if self.states is not None:
+            counts.append(self.states.take_waits())
+        return lambda: sum(count() for count in counts)
 
     @property
     def held(self) -> Sequence[HostBlock]:

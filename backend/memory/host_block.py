@@ -90,6 +90,11 @@ class HostTensors:
         self._unpin.atexit = False
         return True
 
+    @property
+    def pinned(self) -> int:
+        """Bytes of its memory that are pinned."""
+        return self.flat.numel() if self.flat is not None and self._unpin is not None else 0
+
     def unpin(self) -> None:
         """Undo `pin`, once no copy is under way."""
         if self._unpin is not None:

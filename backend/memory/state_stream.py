@@ -30,8 +30,9 @@ class _BlockState(HostTensors):
 
     def __init__(self, name: str, states: Sequence[tuple[nn.Parameter, State]]) -> None:
         entries = [(w, key, t) for w, state in states for key, t in state.items() if is_streamed(t, w)]
-        # a file of torch can hold a piece of memory in one format alone
-        entries = [entry for entry in entries if entry[2].dtype == entries[0][2].dtype]
+        # a file of torch can hold a piece of memory in one format alone: that of the largest
+        dtype = max((t for _, _, t in entries), key=lambda tensor: tensor.nbytes).dtype
+        entries = [entry for entry in entries if entry[2].dtype == dtype]
         super().__init__(f"optimizer state of {name}", [t for _, _, t in entries], written=True)
         self._keys = [(id(weight), key) for weight, key, _ in entries]
 
@@ -105,6 +106,10 @@ class StateStream:
                 view.copy_(state[name])
         state.update(streamed.of(weight, streamed.flat))
 
+    def take_waits(self) -> Callable[[], float]:
+        """As `Ring.take_waits`."""
+        return (lambda: 0.0) if self._ring is None else self._ring.take_waits()
+
     def settle(self) -> None:
         """Bring all state to the host, and wait for it."""
         if self._at is not None:
@@ -115,6 +120,7 @@ class StateStream:
 
     def forget(self) -> None:
         """The optimizer's state is another one from now on."""
+        self._left += sum(state.pinned for state in self._states.values())
         self._states, self._ring, self._at, self._direction = {}, None, None, ""
 
     def close(self) -> None:
@@ -181,7 +187,10 @@ class StateStream:
         state.fill(flat)
         state.let_go()
         for weight, own in states:
-            own.update(state.of(weight, flat))
+            kept = state.of(weight, flat)
+            # what is of another format stays on the device; when it was loaded, it is on the host
+            rest = {n: t.to(self.device) for n, t in own.items() if n not in kept and is_streamed(t, weight)}
+            own.update(kept | rest)
         self._states[id(block)] = state
 
 

@@ -174,13 +174,19 @@ class Tensorwise(Optimizer):
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
         for shadow, weight in kept.items():
             shadow.data = torch.empty(0, dtype=torch.float32, device=weight.device)
-            small_to(weight, self.state.get(shadow, {}))
+            group = self.param_groups[self._group_of[shadow]]
+            numbers = bool(group.get("fused") or group.get("capturable"))
+            rest_to(weight, self.state.get(shadow, {}), numbers)
         if self._keeper is not None:
             self._keeper.forget()
 
 
-def small_to(weight: nn.Parameter, state: dict[str, Any]) -> None:
-    """Bring to the device of `weight` what is smaller than it; single numbers stay on the host, as is usual."""
+def rest_to(weight: nn.Parameter, state: dict[str, Any], numbers: bool) -> None:
+    """Bring to the device of `weight` what is not kept elsewhere: all but tensors as large as a weight of two or more
+    dimensions. numbers: single numbers too, which kernels of fused optimizers read there."""
     for name, value in state.items():
-        if isinstance(value, Tensor) and 1 < value.numel() < weight.numel():
+        if not isinstance(value, Tensor):
+            continue
+        wanted = numbers if value.ndim == 0 else weight.ndim < 2 or value.numel() < weight.numel()
+        if wanted:
             state[name] = value.to(weight.device)

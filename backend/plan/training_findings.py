@@ -46,8 +46,11 @@ def regularization(cfg: Config, plan: Plan) -> Iterable[Finding]:
         f"their loss counts {cfg.loss.prior_loss_weight:g} times"
     )
     for folder in cfg.dataset.folders:
-        present = sum(item.path.is_relative_to(resolve(folder.path)) for item in plan.items if item.is_reg)
-        if folder.class_images is not None and present < folder.class_images:
+        if folder.class_images is None:
+            continue
+        root = resolve(folder.path)
+        present = sum(item.path.is_relative_to(root) for item in plan.items if item.is_reg)
+        if present < folder.class_images:
             lack = f"{folder.path} has {present} of {count_of(folder.class_images, 'class image')}"
             yield Finding(
                 "class_images", "warning", lack, f"Draw the others: {DRAW_CLASS_IMAGES}.", (), "dataset.folders"

@@ -253,6 +253,9 @@ def test_class_images_that_the_forms_folders_lack_are_asked_for(
     assert request.copies == tuple(str(reg / f"class-{number:05d}.png") for number in range(3))
     assert {(prompt.prompt, prompt.width) for prompt in request.prompts} == {("a dog", 256)}
     assert len({prompt.seed for prompt in request.prompts}) == 3 and len(request.cells()) == 3
+    keep(values | {"dataset.folders": [row], "model.family": "framepack"})
+    reply = page.client.post("/preview/class_images")
+    assert reply.status_code == 422 and "from words alone" in reply.json()["detail"]
 
 
 def test_a_run_that_is_resumed_gets_the_gpu(page: Page, folder: PreviewFolder, monkeypatch: pytest.MonkeyPatch) -> None:

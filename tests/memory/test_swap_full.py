@@ -52,6 +52,9 @@ def test_losses_and_weights_are_those_of_the_run_without(
     assert same(swapped.weights(), weights)
     assert swapped.swap is not None and swapped.swap.states is not None
     assert (swapped.swap.states.nbytes > 0) == (optimizer != "adafactor")
+    # of the state's transfers too: what nobody counts would grow with each step
+    swapped.swap.take_waits()
+    assert not (swapped.swap.states.take_waits()())
     # what closing leaves are ordinary tensors with the same values
     swapped.swap.close()
     assert same({name: p.detach() for name, p in swapped.model.named_parameters()}, weights)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from backend.config.sections.optimizer import OptimizerSection
+from backend.memory.state_stream import is_streamed
 from backend.optimizers.from_settings import optimizer_of
 from backend.optimizers.state import ExactState
-from backend.optimizers.tensorwise import Tensorwise, rounded
+from backend.optimizers.tensorwise import Tensorwise, rest_to, rounded
 
 USUAL = ("adamw", "adafactor", "came", "lion", "adam", "sgd", "rmsprop")
 
@@ -156,3 +157,16 @@ def test_state_of_bf16_weights_is_float32_and_no_copy_stays() -> None:
     state = [value for each in own.state.values() for value in each.values() if value.numel() > 1]
     assert len(state) == 2 * len(list(model.parameters())) and {value.dtype for value in state} == {torch.float32}
     assert not any(p.numel() for group in own.param_groups for p in group["params"])
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_loaded_state_comes_to_its_weight_but_for_what_is_streamed(numbers: bool) -> None:
+    """Means of a vector, which a swapped block does not take along, and the count where a fused optimizer reads it."""
+    block = nn.Linear(4, 4, device="meta")
+    for weight in block.parameters():
+        mean, sparse = torch.zeros(weight.shape), torch.zeros(2)
+        state: dict[str, Any] = {"step": torch.tensor(3.0), "exp_avg": mean, "row": sparse, "name": "plain"}
+        rest_to(weight, state, numbers)
+        away = {name for name, value in state.items() if isinstance(value, Tensor) and value.is_meta}
+        assert away == {"row"} | ({"step"} if numbers else set()) | ({"exp_avg"} if weight.ndim == 1 else set())
+        assert is_streamed(mean, weight) == ("exp_avg" not in away)

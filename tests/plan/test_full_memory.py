@@ -141,6 +141,10 @@ def test_swapped_blocks_take_their_optimizer_state_to_ram() -> None:
     was, now = before.stage("train").parts, after.stage("train").parts
     assert was["weights"] - now["weights"] == sum(weights) and now["swap_ring"] == 2 * max(weights)
     assert was["optimizer"] - now["optimizer"] == sum(states) - 2 * max(states)
+    # of one block that stays, what is trained has its state on the GPU
+    one: dict[str, Any] = {"network": {"targets_include": ["transformer_blocks.0"]}, "memory": {"blocks_to_swap": 40}}
+    some = estimate(settings(**own, **one), WORK, named_gpu(180), parts=parts)
+    assert some is not None and some.stage("train").parts["optimizer"] > 8 * 100_000_000
     # a step of single weights is advised with swap, where it is on
     search = Search(settings(**own), WORK, named_gpu(24), flux_dev())
     nearest = search.nearest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,9 @@ def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts, settings: Me
     count = sum(rows * columns for rows, columns in shapes)
     gradients = width * (_most_at_once(parts, shapes) if fused else count)
     total["optimizer"] += kernel_bytes(optimizer.optimizer, (parts.shapes[name] for name in names))
-    streamed = settings.swapped_state(parts)
+    # of parts that are trained alone, as if they were spread over all blocks
+    share = sum(math.prod(parts.shapes[name]) for name in names) / max(1, sum(map(math.prod, parts.shapes.values())))
+    streamed = [int(size * share) for size in settings.swapped_state(parts)]
     state = max(0, total["optimizer"] - sum(streamed)) + device_bytes(streamed, settings.ring)
     total |= {"weights": 0, "gradients": gradients, "optimizer": state}
     return Trained(total, frozen, count, text, around)

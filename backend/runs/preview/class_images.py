@@ -54,8 +54,8 @@ def class_images_request(cfg: Config, folders: Sequence[ClassFolder], most: int 
     """The images that the folders lack, `most` of them at once, as a request whose pictures are copied there.
 
     As large as the training's resolution, with the steps and guidance of its first sample prompt, or what is usual for
-    the family. Refused where no
-    folder asks for class images, or none lacks one.
+    the family. Refused where no folder asks for class images, where none lacks one, and for a family that draws nothing
+    without a control image.
     """
     if not folders:
         text, remedy = "no image folder asks for class images", "Set is_reg, class_tokens and class_images of a folder."
@@ -64,7 +64,7 @@ def class_images_request(cfg: Config, folders: Sequence[ClassFolder], most: int 
     if not wanted:
         raise Refused("all class images are there", "Raise class_images of the folder to draw more.", "dataset.folders")
     facts = family(cfg.model.family)
-    if facts.controls is not None and facts.controls.needed:
+    if facts.needs_control(sample=True):
         text = f"{facts.title} draws from a control image, and class images are drawn from words alone"
         raise Refused(text, "Put images of the class into the folder yourself.", "model.family")
     like = cfg.sampling.prompts[0] if cfg.sampling.prompts else _usual(facts)
