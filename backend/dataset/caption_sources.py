@@ -41,9 +41,12 @@ class CaptionTable:
     def of(self, picture: Path, folder: Path) -> tuple[str, ...] | None:
         """The captions of `picture`, found below `folder`; None where the table has none.
 
-        Names are whole paths, or start at the table's folder or at `folder`; with or without the ending of the file.
+        Names are whole paths, or start at the table's folder or at `folder`; with or without the ending of the file. A
+        table further below says nothing of what lies beside its own folder.
         """
-        for root in (None, self.path.parent, folder):
+        own = self.path.parent
+        beside = own.is_relative_to(folder) and not picture.is_relative_to(own)
+        for root in (None, own) if beside else (None, own, folder):
             if root is not None and root.anchor != picture.anchor:
                 continue
             name = str(picture) if root is None else os.path.relpath(picture, root)

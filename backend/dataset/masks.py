@@ -43,7 +43,7 @@ def is_label(path: Path) -> bool:
 def pair(
     pictures: Sequence[ScannedPicture], spec: FolderSpec, measure: Callable[[list[Path]], list[Measured]]
 ) -> list[Finding]:
-    """Give each picture of a folder its mask; findings name what is missing and what fits no picture.
+    """Give each picture of a folder its mask file; findings name those without any mask, and what fits no picture.
 
     Names are compared without ending and letter case, sub-folders included.
     """
@@ -62,7 +62,8 @@ def pair(
     missing: list[str] = []
     for picture, path in wanted:
         if path is None:
-            missing.append(str(picture.path))
+            # its own transparency may be its mask
+            missing += [] if picture.mask is not None else [str(picture.path)]
             continue
         seen = measured[path]
         picture.mask_fault = seen.fault or _other_shape(picture.measured, seen)

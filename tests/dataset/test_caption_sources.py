@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,22 @@ def test_a_table_elsewhere_json_beside_images_and_what_is_broken(pictures: Path,
     assert "meta.json" in broken.text and "not valid JSON" in broken.text
 
 
+def test_a_table_below_says_nothing_of_images_beside_its_folder(pictures: Path) -> None:
+    (pictures / "in" / "metadata.jsonl").write_text(
+        '{"file_name": "a.png", "text": "another"}\n{"file_name": "in/b.png", "text": "a dog"}'
+    )
+    assert [item.caption for item in look(pictures).items] == ["", "a dog"]
+
+
+def test_a_validation_set_of_trained_images_has_its_plain_captions_too(pictures: Path) -> None:
+    (pictures / "a.txt").write_text("a, b, c, d, e, f, g")
+    same = [{"path": str(pictures), "name": "same"}]
+    cfg = settings_of(pictures, captions={"shuffle_caption": True, "caption_variants": 2},
+                      validation={"validation_folders": same})  # fmt: skip
+    scan = scan_dataset(cfg)
+    assert "a, b, c, d, e, f, g" in {words.caption for words in wanted_text(cfg, plan_for(cfg, scan))}
+
+
 def test_several_captions_prefix_suffix_and_the_folders_own_trigger(pictures: Path) -> None:
     (pictures / "a.txt").write_text("a cat\na black cat\n")
     (pictures / "a.caption").write_text("an animal")
@@ -161,6 +178,10 @@ def test_separators_groups_and_wildcards() -> None:
     }  # fmt: skip
     assert len(set(made)) > 10
     assert rule.plain(text) == "1girl, solo, red hair, hat, coat, {x}, best"
+    # two braces that close two choices are no brace that stays
+    for text, words in (("{red|{dark|light}}", {"red", "dark", "light"}), ("{{{a|b}}}", {"{a}", "{b}"}),
+                        ("{a|{{b}}} c", {"a c", "{b} c"})):  # fmt: skip
+        assert rule.changes(text) and {rule.version([text], number) for number in range(40)} == words
     # a caption is left as it is written where nothing is asked for
     assert CaptionRule().plain("a,b ; c") == "a,b ; c" and CaptionRule(enable_wildcard=True).plain("a,b") == "a,b"
 
@@ -173,6 +194,9 @@ def test_the_draw_follows_from_seed_epoch_and_place(tmp_path: Path) -> None:
     assert drawn == [draw.caption(item, epoch, 2) for epoch in range(80)]
     assert set(drawn) == set(draw.captions(item)) and 1 < len(set(drawn)) <= 6
     assert all(each.startswith("sks, ") for each in drawn)
+    # also where the caption has it already
+    own = replace(item, texts=("a, b, old Sks car, c",))
+    assert all(each.startswith("old Sks car, ") or each == "old Sks car" for each in draw.captions(own))
     other = CaptionDraw(rule=rule, seed=4)
     assert [other.caption(item, epoch, 2) for epoch in range(80)] != drawn
     # the cache serves every seed
