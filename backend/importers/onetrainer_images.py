@@ -47,8 +47,9 @@ def _images(fields: Fields, path: str, rows: Rows) -> None:
             fields.note(f"{path}[].image.{name}", "not needed", "with one image variation each image stays the same")
         fields.note(f"{path}[].image_variations", "taken")
         return
-    take_for_all(fields, path, changing, "image.enable_random_flip", "augmentation.flip_aug", bool)
-    take_for_all(fields, path, changing, "image.enable_crop_jitter", "augmentation.random_crop", bool)
+    count = len(rows)
+    take_for_all(fields, path, changing, "image.enable_random_flip", "augmentation.flip_aug", bool, folders=count)
+    take_for_all(fields, path, changing, "image.enable_crop_jitter", "augmentation.random_crop", bool, folders=count)
     strengths = []
     for colour in _COLOURS:
         on = [row for _, row in changing if not is_off(row.get(f"image.enable_random_{colour}"))]
@@ -70,10 +71,11 @@ def _captions(fields: Fields, path: str, rows: Rows) -> None:
     single = [row for row in dropping if row not in whole]
     probability = "text.tag_dropout_probability"
     if whole:
-        take_for_all(fields, path, whole, probability, "dataset.caption_dropout_rate")
+        take_for_all(fields, path, whole, probability, "dataset.caption_dropout_rate", folders=len(rows))
     if single:
         near = "every tag is dropped as often as any other"
-        take_for_all(fields, path, single, probability, "captions.caption_tag_dropout_rate", number, near)
+        goal = "captions.caption_tag_dropout_rate"
+        take_for_all(fields, path, single, probability, goal, number, near, folders=len(rows))
     for name in ("text.tag_dropout_enable", "text.tag_dropout_mode", probability):
         fields.note(f"{path}[].{name}", "taken" if dropping else "off")
     kept = shuffled or bool(single)
@@ -84,4 +86,4 @@ def _captions(fields: Fields, path: str, rows: Rows) -> None:
     ):
         if kept and any(not is_off(row.get(name)) for _, row in rows):
             take_for_all(fields, path, rows, name, goal, value)
-        fields.note(f"{path}[].{name}", "off", "tags are neither shuffled nor dropped")
+        fields.note(f"{path}[].{name}", "off", "" if kept else "tags are neither shuffled nor dropped")

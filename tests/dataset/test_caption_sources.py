@@ -55,6 +55,7 @@ SOURCES: dict[str, dict[str, str]] = {
     },
     "rows": {"list.json": '[{"image": "a.png", "prompt": "a cat"}, {"image": "./in/b.png", "caption": ["a dog"]}]'},
     "CSV": {"metadata.csv": 'file_name,text\na.png,a cat\nin/b.png,"a dog"\n'},
+    "names in other letters": {"meta.json": '{"A.PNG": {"caption": "a cat"}, "IN\\\\B": {"caption": "a dog"}}'},
     "a file counts before the table": {
         "a.txt": "a cat", "metadata.jsonl": '{"file_name": "a.png", "text": "no"}\n{"file_name": "in/b.png", "text":'
         ' "a dog"}'
@@ -81,6 +82,12 @@ def test_a_table_elsewhere_json_beside_images_and_what_is_broken(pictures: Path,
     assert [item.caption for item in scan.items] == ["1girl, solo"]
     broken = next(finding for finding in scan.findings if finding.kind == "bad_caption")
     assert "b.json" in broken.text and "none of its names" in broken.text
+    elsewhere.write_text('{"c": {"caption": "a cat"}}')
+    unused = [finding for finding in look(pictures, {"metadata_file": str(elsewhere)}).findings if finding.files]
+    assert [(each.kind, each.severity) for each in unused if "meta.json" in each.text] == [("unused_table", "warning")]
+    (tmp_path / "meta.jsonl").write_text('{"file_name": "a.png", "text": "a cat"}\n\n{"file_name": "b.png')
+    scan = look(pictures, {"metadata_file": str(tmp_path / "meta.jsonl")})
+    assert "line 3" in next(finding for finding in scan.findings if finding.kind == "broken_table").text
     elsewhere.write_text('{"a": ')
     scan = look(pictures, {"metadata_file": str(elsewhere)})
     broken = next(finding for finding in scan.findings if finding.kind == "broken_table")
