@@ -81,7 +81,12 @@ def test_a_table_elsewhere_json_beside_images_and_what_is_broken(pictures: Path,
     scan = look(pictures, dataset={"caption_extension": ".json"})
     assert [item.caption for item in scan.items] == ["1girl, solo"]
     broken = next(finding for finding in scan.findings if finding.kind == "bad_caption")
-    assert "b.json" in broken.text and "none of its names" in broken.text
+    assert "b.json" in broken.text and "none of its names" in broken.text and "UTF-8" not in broken.remedy
+    # of several files the one that is broken is named
+    (pictures / "in" / "b.txt").write_text("a dog")
+    scan = look(pictures, captions={"more_caption_extensions": [".json"]})
+    assert "b.json" in next(finding for finding in scan.findings if finding.kind == "bad_caption").text
+    (pictures / "in" / "b.txt").unlink()
     elsewhere.write_text('{"c": {"caption": "a cat"}}')
     unused = [finding for finding in look(pictures, {"metadata_file": str(elsewhere)}).findings if finding.files]
     assert [(each.kind, each.severity) for each in unused if "meta.json" in each.text] == [("unused_table", "warning")]
@@ -119,6 +124,9 @@ def test_several_captions_prefix_suffix_and_the_folders_own_trigger(pictures: Pa
     cfg = settings_of(pictures, row, captions=options, dataset={"trigger_word": "other"})
     scan = scan_dataset(cfg)
     first, second = scan.train.items
+    (pictures / "in" / "b.txt").write_text("")
+    empty = next(f for f in scan_dataset(cfg).train.findings if f.kind == "empty_caption")
+    assert "only the trigger word 'sks'" in empty.remedy
     whole = [f"sks, photo of {text} at home" for text in ("a cat", "a black cat", "an animal")]
     assert first.caption == whole[0] and second.caption == "sks, photo of a dog at home" and second.texts == ()
     assert Item.from_dict(json.loads(json.dumps(first.to_dict()))) == first
