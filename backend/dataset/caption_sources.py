@@ -35,18 +35,25 @@ _LARGEST_BYTES = 1_000_000_000
 class CaptionTable:
     """The captions of a table. by_name: the name of an image as written there, with / between folders.
 
-    by_folded: the same without letter case, which counts where no name is written in the same way.
+    by_folded: the same without letter case, which counts where no name is written in the same way. leads_out: some
+    name is a whole path, or leads out of the table's folder.
     """
 
     path: Path
     by_name: dict[str, tuple[str, ...]] = field(default_factory=dict)
     by_folded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    leads_out: bool = False
+    _own: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self._own = os.path.join(self.path.parent, "")
 
     def add(self, name: str, captions: tuple[str, ...]) -> None:
         """Take over the captions of the image that is written as `name`; the first of several rows counts."""
         name = os.path.normpath(name.replace("\\", "/")).replace("\\", "/")
         self.by_name.setdefault(name, captions)
         self.by_folded.setdefault(name.casefold(), captions)
+        self.leads_out = self.leads_out or name.startswith("../") or name[:1] == "/" or name[1:2] == ":"
 
     def of(self, picture: Path, folder: Path) -> tuple[str, ...] | None:
         """The captions of `picture`, found below `folder`; None where the table has none.
@@ -54,13 +61,16 @@ class CaptionTable:
         Names are whole paths, or start at the table's folder or at `folder`; with or without the ending of the file. A
         table further below says nothing of what lies beside its own folder.
         """
-        own = self.path.parent
-        beside = own.is_relative_to(folder) and not picture.is_relative_to(own)
-        names = []
-        for root in (None, own) if beside else (None, own, folder):
+        whole = str(picture)
+        beside = self._own.startswith(os.path.join(folder, "")) and not whole.startswith(self._own)
+        # thousands of images may be asked of hundreds of tables
+        if beside and not self.leads_out:
+            return None
+        names: list[str] = []
+        for root in (None, self.path.parent) if beside else (None, self.path.parent, folder):
             if root is not None and root.anchor != picture.anchor:
                 continue
-            name = str(picture) if root is None else os.path.relpath(picture, root)
+            name = whole if root is None else os.path.relpath(whole, root)
             name = name.replace("\\", "/")
             names += [name, os.path.splitext(name)[0]]
         exact = next((self.by_name[name] for name in names if name in self.by_name), None)

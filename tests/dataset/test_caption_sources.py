@@ -73,7 +73,9 @@ def test_captions_come_from_each_kind_of_file(pictures: Path, kind: str) -> None
 
 
 def test_a_table_elsewhere_json_beside_images_and_what_is_broken(pictures: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "meta.json"
+    # a folder whose name begins as that of the images does
+    elsewhere = tmp_path / "pictures2" / "meta.json"
+    elsewhere.parent.mkdir()
     elsewhere.write_text('{"a": {"caption": "a cat", "tags": "black, small"}}')
     assert look(pictures, {"metadata_file": str(elsewhere)}).items[0].caption == "a cat, black, small"
     (pictures / "a.json").write_text('{"tags": ["1girl", "solo"], "score": 3}')
@@ -104,6 +106,9 @@ def test_a_table_below_says_nothing_of_images_beside_its_folder(pictures: Path) 
         '{"file_name": "a.png", "text": "another"}\n{"file_name": "in/b.png", "text": "a dog"}'
     )
     assert [item.caption for item in look(pictures).items] == ["", "a dog"]
+    with (pictures / "in" / "metadata.jsonl").open("a") as table:
+        table.write('\n{"file_name": "../a.png", "text": "a cat"}')
+    assert [item.caption for item in look(pictures).items] == ["a cat", "a dog"]
 
 
 def test_a_validation_set_of_trained_images_has_its_plain_captions_too(pictures: Path) -> None:
