@@ -40,6 +40,17 @@ def is_label(path: Path) -> bool:
     return path.stem.casefold().endswith(LABEL)
 
 
+def without_labels(pictures: Sequence[Path], are_masks: bool) -> list[Path]:
+    """Those of a folder's `pictures` that are no mask by their name. are_masks: also where no image has the name."""
+    stems = {path.stem.casefold() for path in pictures}
+    labels = {path for path in pictures if is_label(path)}
+    return [
+        path
+        for path in pictures
+        if path not in labels or not (are_masks or path.stem.casefold().removesuffix(LABEL) in stems)
+    ]
+
+
 def pair(
     pictures: Sequence[ScannedPicture], spec: FolderSpec, measure: Callable[[list[Path]], list[Measured]]
 ) -> list[Finding]:

@@ -207,7 +207,10 @@ def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
         for folder, pictures in files.pictures.items():
             if any(folder.is_relative_to(inner) for inner in (spec.control, spec.mask_below) if inner is not None):
                 continue
-            pictures = [path for path in pictures if spec.mask != spec.path or not masks.is_label(path)]
+            unmasked = masks.without_labels(pictures, spec.mask == spec.path)
+            if len(unmasked) < len(pictures) and spec.mask != spec.path:
+                files.ignored[f"masks of images ({masks.LABEL})"] += len(pictures) - len(unmasked)
+            pictures = unmasked
             named = _named_below(spec.path, folder)
             repeats = spec.num_repeats * (1 if named is None else named)
             gathered.reports.append(_report(spec, folder, named, repeats))

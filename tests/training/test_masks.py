@@ -162,6 +162,9 @@ def test_masks_are_found_by_name_and_by_transparency_and_wrong_ones_are_named(tm
     left_half(tmp_path / "i" / "b-masklabel.png", (64, 64))
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "i")})
     assert [item.path.stem for item in scan.items if item.mask] == ["b"] and len(scan.items) == 6
+    # and no image where masks are not asked for
+    _, scan = look(tmp_path, {})
+    assert len(scan.items) == 6 and scan.ignored == {"masks of images (-masklabel)": 1}
 
 
 def test_a_mask_is_cut_and_mirrored_as_its_image_and_weighs_the_cells(tmp_path: Path) -> None:
