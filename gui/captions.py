@@ -23,6 +23,7 @@ from gui.run_routes import answer
 
 _LONGEST = 20_000
 _STEPS_BACK = 200
+_IS_JSON = "JSON holds more than a caption: write it in a text editor."
 
 
 class Captions:
@@ -45,7 +46,7 @@ class Captions:
         except FileNotFoundError:
             # one that a list names has its caption there, before which a file of its own counts
             text = self.scan.bare(item) if item.caption_path is None else ""
-            note = f"There is no {path.name} yet. Saving creates it."
+            note = f"There is no {path.name} yet. " + (_IS_JSON if _is_json(path) else "Saving creates it.")
         except captions.BadCaption as wrong:
             text, note = "", messages.sentence(f"{path.name} can't be read: {wrong}")
         except OSError as wrong:
@@ -112,16 +113,20 @@ class Captions:
         return updated.caption
 
 
+def _is_json(path: Path) -> bool:
+    return path.suffix.lower() == ".json"
+
+
 def _before(path: Path) -> bytes | None:
     """Bytes that a caption will replace; None for no file. HTTPException when they are not text."""
+    if _is_json(path):
+        raise HTTPException(409, f"{path.name}: {_IS_JSON}")
     if not path.exists():
         return None
     remedy = "Set Caption extension on the Dataset tab to that of text files, such as .txt."
     if not path.is_file():
         raise HTTPException(409, f"{path.name} is not a file. {remedy}")
     before = path.read_bytes()
-    if path.suffix.lower() == ".json":
-        raise HTTPException(409, f"{path.name} is JSON, which holds more than a caption: change it in a text editor.")
     if path.suffix.lower() in PICTURES | UNREAD_PICTURES | WEIGHTS or not captions.is_text(before):
         raise HTTPException(409, f"{path.name} is not a text file, so no caption is written over it. {remedy}")
     return before

@@ -160,8 +160,8 @@ class PageScan:
         return replace(item, caption=caption, texts=texts, trigger=trigger)
 
     def bare(self, item: Item) -> str:
-        """Its caption without the trigger word and what its folder writes around each."""
-        return bare(item.caption, self._spec(item), self.trigger_word)
+        """Its first caption as it is written: without the trigger word and what its folder writes around each."""
+        return bare(next(iter(item.texts), item.caption), self._spec(item), self.trigger_word)
 
     def _spec(self, item: Item) -> FolderSpec:
         specs = [] if self._config is None else folder_specs(self._config)

@@ -33,25 +33,50 @@ _LARGEST_BYTES = 1_000_000_000
 
 @dataclass
 class CaptionTable:
-    """The captions of a table. by_name: the name of an image as written there, with / between folders."""
+    """The captions of a table. by_name: the name of an image as written there, with / between folders.
+
+    by_folded: the same without letter case, which counts where no name is written in the same way. leads_out: some
+    name is a whole path, or leads out of the table's folder.
+    """
 
     path: Path
     by_name: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    by_folded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    leads_out: bool = False
+    _own: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self._own = os.path.join(self.path.parent, "")
+
+    def add(self, name: str, captions: tuple[str, ...]) -> None:
+        """Take over the captions of the image that is written as `name`; the first of several rows counts."""
+        name = os.path.normpath(name.replace("\\", "/")).replace("\\", "/")
+        self.by_name.setdefault(name, captions)
+        self.by_folded.setdefault(name.casefold(), captions)
+        self.leads_out = self.leads_out or name.startswith("../") or name[:1] == "/" or name[1:2] == ":"
 
     def of(self, picture: Path, folder: Path) -> tuple[str, ...] | None:
         """The captions of `picture`, found below `folder`; None where the table has none.
 
-        Names are whole paths, or start at the table's folder or at `folder`; with or without the ending of the file.
+        Names are whole paths, or start at the table's folder or at `folder`; with or without the ending of the file. A
+        table further below says nothing of what lies beside its own folder.
         """
-        for root in (None, self.path.parent, folder):
+        whole = str(picture)
+        beside = self._own.startswith(os.path.join(folder, "")) and not whole.startswith(self._own)
+        # thousands of images may be asked of hundreds of tables
+        if beside and not self.leads_out:
+            return None
+        names: list[str] = []
+        for root in (None, self.path.parent) if beside else (None, self.path.parent, folder):
             if root is not None and root.anchor != picture.anchor:
                 continue
-            name = str(picture) if root is None else os.path.relpath(picture, root)
+            name = whole if root is None else os.path.relpath(whole, root)
             name = name.replace("\\", "/")
-            for each in (name, os.path.splitext(name)[0]):
-                if each in self.by_name:
-                    return self.by_name[each]
-        return None
+            names += [name, os.path.splitext(name)[0]]
+        exact = next((self.by_name[name] for name in names if name in self.by_name), None)
+        return exact or next(
+            (self.by_folded[name] for name in map(str.casefold, names) if name in self.by_folded), None
+        )
 
 
 def read_captions(path: Path, lines: bool = False) -> tuple[tuple[str, ...], str]:
@@ -83,7 +108,7 @@ def read_table(path: Path) -> CaptionTable:
         for name, row in _rows(path.suffix.lower(), text):
             captions = captions_of(row)
             if captions:
-                table.by_name.setdefault(os.path.normpath(name.replace("\\", "/")).replace("\\", "/"), captions)
+                table.add(name, captions)
     except (ValueError, RecursionError, csv.Error) as error:
         raise ValueError(f"it is not valid {path.suffix[1:].upper()} ({error})") from None
     if not table.by_name:
@@ -120,11 +145,18 @@ def _rows(ending: str, text: str) -> Iterator[tuple[str, Any]]:
         return _named(csv.DictReader(io.StringIO(text), delimiter=COLUMNS[ending]))
     if ending in LINES:
         # JSON may have separators such as U+2028 as they are, at which splitlines() would cut
-        return _named(json.loads(line) for line in text.split("\n") if line.strip())
+        return _named(_line(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
     whole = json.loads(text)
     if isinstance(whole, Mapping):
         return iter([(str(name), row) for name, row in whole.items()])
     return _named(whole if isinstance(whole, list) else [])
+
+
+def _line(number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {number}: {error.msg}") from None
 
 
 def _named(rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:

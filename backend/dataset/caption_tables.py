@@ -28,7 +28,7 @@ def findings(gathered: ScanState) -> list[Finding]:
     for table, count in sorted(gathered.used_tables.items()):
         text = f"{Path(table).name}: {count_of(count, 'image')} with a caption from this table"
         result.append(Finding("caption_table", "note", text, "", (table,), "dataset.caption_extension"))
-    asked = {str(spec.metadata) for spec in gathered.folders}
+    asked = {str(spec.metadata) for spec in gathered.folders if spec.metadata is not None}
     for table, why in sorted(gathered.broken_tables.items()):
         text, remedy = f"The caption table {Path(table).name} can't be read: {why}", "Correct it, or remove it."
         # one that lies in the folder may be another program's
@@ -37,8 +37,9 @@ def findings(gathered: ScanState) -> list[Finding]:
     # A .json of a picture's own name is that picture's metadata, one of thousands perhaps.
     own = {os.path.splitext(picture.path)[0] for picture in gathered.found}
     known = {*gathered.used_tables, *gathered.broken_tables}
-    texts = (text for files in gathered.walks.values() for text in files.texts)
-    unused = sorted(t for t in texts if os.path.splitext(t)[0] not in own and t not in known and is_table(t))
+    texts = {text for files in gathered.walks.values() for text in files.texts}
+    inside = {text for text in texts - known if os.path.splitext(text)[0] not in own and is_table(text)}
+    unused = sorted(inside | (asked - known))
     if unused:
         missing = any(picture.is_alone for picture in gathered.found if picture.measured.fault is None)
         names = name_files([Path(table).name for table in unused])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backend.dataset.captions import is_dropped, with_trigger
+from backend.dataset.captions import holds, is_dropped, with_trigger
 from backend.dataset.items import Item
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ Draw = Callable[[], float]
 """The next number in [0, 1)."""
 
 _CHOICE = re.compile(r"\{([^{}]*)\}")
+_BRACES = re.compile(r"\{\{|\{|\}+")
 # Braces that stay, while the others are worked on: characters that no text has.
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 
@@ -67,17 +68,23 @@ class CaptionRule:
             return max(1, len(texts))
         return max(self.caption_variants, len(texts))
 
-    def version(self, texts: Sequence[str], number: int) -> str:
-        """Version `number` (from 0) of an image's captions `texts`, which take turns."""
+    def version(self, texts: Sequence[str], number: int, trigger: str | None = None) -> str:
+        """Version `number` (from 0) of an image's captions `texts`, which take turns.
+
+        trigger: tags with this word come first and stay.
+        """
         text = texts[number % len(texts)]
         digest = hashlib.blake2b(f"caption version:{number}:{text}".encode("utf-8", "surrogatepass"), digest_size=8)
-        return self._finished(text, random.Random(int.from_bytes(digest.digest(), "big")).random)
+        return self._finished(text, random.Random(int.from_bytes(digest.digest(), "big")).random, trigger)
 
-    def _finished(self, text: str, draw: Draw | None) -> str:
-        """`text` with all that is drawn; without `draw` as it stands."""
+    def _finished(self, text: str, draw: Draw | None, trigger: str | None = None) -> str:
+        """`text` with all that is drawn; without `draw` as it stands. trigger: as `version` has it."""
         if self.enable_wildcard:
             text = _chosen(text, draw)
         first, loose, last = self._parts(text)
+        if trigger:
+            pinned = [tag for tag in loose if holds(tag, trigger)]
+            first, loose = [*pinned, *first], [tag for tag in loose if tag not in pinned]
         if draw is not None and self.shuffle_caption:
             keys = [draw() for _ in loose]
             loose = [loose[place] for place in sorted(range(len(loose)), key=keys.__getitem__)]
@@ -149,11 +156,31 @@ class CaptionDraw:
         return list(dict.fromkeys(self._version(item, number) for number in numbers))
 
     def _version(self, item: Item, number: int) -> str:
-        return with_trigger(self.rule.version(item.texts, number), item.trigger)
+        return with_trigger(self.rule.version(item.texts, number, item.trigger), item.trigger)
 
 
 def _hidden(text: str) -> str:
-    return text.replace("{{", _OPEN).replace("}}", _CLOSE)
+    """`text` with other characters for its braces that stay.
+
+    What a }} closes follows from what is open: {{ makes it a brace that stays, two choices close one after the other.
+    """
+    opened: list[str] = []
+
+    def hide(match: re.Match[str]) -> str:
+        braces = match[0]
+        if braces.startswith("{"):
+            opened.append(braces)
+            return _OPEN if len(braces) == 2 else braces
+        hidden, left = "", len(braces)
+        while left:
+            pair = left > 1 and (not opened or opened[-1] == "{{")
+            if opened and (pair or opened[-1] == "{"):
+                opened.pop()
+            hidden += _CLOSE if pair else "}"
+            left -= 2 if pair else 1
+        return hidden
+
+    return _BRACES.sub(hide, text)
 
 
 def _chosen(text: str, draw: Draw | None) -> str:

@@ -70,9 +70,15 @@ def with_trigger(caption: str, trigger: str | None) -> str:
         return caption
     if not caption:
         return trigger
+    return caption if holds(caption, trigger) else f"{trigger}, {caption}"
+
+
+def holds(text: str, trigger: str) -> bool:
+    """Whether `text` has the trigger word in it as a word, in any letter case."""
+    trigger = trigger.strip()
     # Scripts without spaces have no word borders to look for.
     pattern = re.escape(trigger) if not trigger.isascii() else rf"(?<!\w){re.escape(trigger)}(?!\w)"
-    return caption if re.search(pattern, caption, re.IGNORECASE) else f"{trigger}, {caption}"
+    return re.search(pattern, text, re.IGNORECASE) is not None
 
 
 def is_dropped(key: str, seed: int, epoch: int, place: int, rate: float, every_n_epochs: int | None = None) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,10 +36,10 @@ def is_list(path: Path) -> bool:
     return path.suffix.lower() in ENDINGS and path.is_file()
 
 
-def read_list(path: Path, caption_extension: str, clips: bool) -> FileList:
+def read_list(path: Path, caption_extensions: Sequence[str], clips: bool) -> FileList:
     """All lines of the list at `path`. OSError when it can't be read, ValueError when it is no text or too large.
 
-    caption_extension: of caption files, which count before the list where they lie next to a picture. clips: are
+    caption_extensions: of caption files, which count before the list where they lie next to a picture. clips: are
     wanted.
     """
     if path.stat().st_size > _LARGEST_BYTES:
@@ -63,10 +64,11 @@ def read_list(path: Path, caption_extension: str, clips: bool) -> FileList:
         result.walk.pictures.setdefault(file.parent, []).append(file)
         if caption is not None:
             result.captions[file] = caption
-        text = file.with_suffix(caption_extension)
-        if text.is_file() and str(text) not in result.walk.texts:
-            result.walk.texts.add(str(text))
-            result.walk.other[caption_extension.lower()] += 1
+        for ending in caption_extensions:
+            text = file.with_suffix(ending)
+            if text.is_file() and str(text) not in result.walk.texts:
+                result.walk.texts.add(str(text))
+                result.walk.other[ending.lower()] += 1
     return result
 
 

@@ -40,10 +40,21 @@ def is_label(path: Path) -> bool:
     return path.stem.casefold().endswith(LABEL)
 
 
+def without_labels(pictures: Sequence[Path], are_masks: bool) -> list[Path]:
+    """Those of a folder's `pictures` that are no mask by their name. are_masks: also where no image has the name."""
+    stems = {path.stem.casefold() for path in pictures}
+    labels = {path for path in pictures if is_label(path)}
+    return [
+        path
+        for path in pictures
+        if path not in labels or not (are_masks or path.stem.casefold().removesuffix(LABEL) in stems)
+    ]
+
+
 def pair(
     pictures: Sequence[ScannedPicture], spec: FolderSpec, measure: Callable[[list[Path]], list[Measured]]
 ) -> list[Finding]:
-    """Give each picture of a folder its mask; findings name what is missing and what fits no picture.
+    """Give each picture of a folder its mask file; findings name those without any mask, and what fits no picture.
 
     Names are compared without ending and letter case, sub-folders included.
     """
@@ -62,7 +73,8 @@ def pair(
     missing: list[str] = []
     for picture, path in wanted:
         if path is None:
-            missing.append(str(picture.path))
+            # its own transparency may be its mask
+            missing += [] if picture.mask is not None else [str(picture.path)]
             continue
         seen = measured[path]
         picture.mask_fault = seen.fault or _other_shape(picture.measured, seen)

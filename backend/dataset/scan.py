@@ -154,14 +154,10 @@ def _give_masks(
     own: list[ScannedPicture], spec: FolderSpec, cache_dir: Path | None, workers: int | None
 ) -> list[Finding]:
     """The masks of a folder's pictures: files, and where there is none the transparency, if that is asked for."""
-    measure = partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers)
-    findings = masks.pair(own, spec, measure)
-    if not spec.alpha_mask:
-        return findings
-    for picture in own:
-        picture.mask = picture.mask or masks.of_alpha(picture.measured)
-    # a picture with transparency lacks no mask
-    return [each for each in findings if each.kind != "no_mask"]
+    if spec.alpha_mask:
+        for picture in own:
+            picture.mask = masks.of_alpha(picture.measured)
+    return masks.pair(own, spec, partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers))
 
 
 def folder_specs(cfg: Config) -> list[FolderSpec]:
@@ -179,8 +175,8 @@ def folder_specs(cfg: Config) -> list[FolderSpec]:
             folder.class_tokens,
             folder.class_images,
             folder.trigger_word,
-            folder.caption_prefix,
-            folder.caption_suffix,
+            folder.caption_prefix and folder.caption_prefix.strip(),
+            folder.caption_suffix and folder.caption_suffix.strip(),
             None if folder.metadata_file is None else resolve(folder.metadata_file),
             None if folder.mask_path is None else resolve(folder.mask_path),
             cfg.masks.alpha_mask,
@@ -209,9 +205,12 @@ def _walk_all(gathered: ScanState) -> list[tuple[Path, int, int]]:
             continue
         files = gathered.walks[index] = _files_of(gathered, index, spec)
         for folder, pictures in files.pictures.items():
-            if any(inner is not None and folder.is_relative_to(inner) for inner in (spec.control, spec.mask_below)):
+            if any(folder.is_relative_to(inner) for inner in (spec.control, spec.mask_below) if inner is not None):
                 continue
-            pictures = [path for path in pictures if spec.mask != spec.path or not masks.is_label(path)]
+            unmasked = masks.without_labels(pictures, spec.mask == spec.path)
+            if len(unmasked) < len(pictures) and spec.mask != spec.path:
+                files.ignored[f"masks of images ({masks.LABEL})"] += len(pictures) - len(unmasked)
+            pictures = unmasked
             named = _named_below(spec.path, folder)
             repeats = spec.num_repeats * (1 if named is None else named)
             gathered.reports.append(_report(spec, folder, named, repeats))
@@ -226,7 +225,8 @@ def _files_of(gathered: ScanState, index: int, spec: FolderSpec) -> Walk:
     if not is_list(spec.path):
         return walk(spec.path, spec.clips is not None)
     try:
-        gathered.lists[index] = read_list(spec.path, gathered.caption_extension, spec.clips is not None)
+        endings = (gathered.caption_extension, *gathered.more_extensions)
+        gathered.lists[index] = read_list(spec.path, endings, spec.clips is not None)
     except (OSError, ValueError) as error:
         gathered.findings.append(scan_findings.broken_list(spec, error))
         return Walk()

@@ -74,13 +74,13 @@ def _read_files(gathered: ScanState, picture: ScannedPicture) -> None:
     for path in picture.caption_files:
         gathered.used_captions.add(str(path))
         try:
-            own, picture.encoding = read_captions(path, gathered.caption_lines)
-        except captions.BadCaption as error:
-            picture.caption_fault = str(error)
-            continue
-        except OSError as error:
-            picture.caption_fault = f"it can't be read ({error.strerror or error})"
-            continue
+            own, encoding = read_captions(path, gathered.caption_lines)
+        except (OSError, captions.BadCaption) as error:
+            unread = f"it can't be read ({error.strerror or error})" if isinstance(error, OSError) else str(error)
+            # the file that findings name
+            picture.caption_path, picture.caption_fault = path, unread
+            return
+        picture.encoding = picture.encoding or encoding
         texts += own
     # an empty file beside one with a text says nothing
     picture.captions = tuple(text for text in texts if text) or ("",)

@@ -174,12 +174,13 @@ def _captions(gathered: ScanState) -> list[Finding]:
     result = []
     for picture in usable:
         if picture.caption_fault is not None:
+            is_json = picture.caption_path is not None and picture.caption_path.suffix.lower() == ".json"
             result.append(
                 Finding(
                     "bad_caption",
                     "warning",
                     f"The caption {caption_name(picture, gathered)} can't be used: {picture.caption_fault}",
-                    "Save it as UTF-8; until then its image is left out.",
+                    f"{'Correct it' if is_json else 'Save it as UTF-8'}; until then its image is left out.",
                     (str(picture.caption_path),),
                 )
             )
@@ -214,9 +215,11 @@ def _captions(gathered: ScanState) -> list[Finding]:
 
 def _instead(gathered: ScanState, pictures: Iterable[ScannedPicture]) -> str:
     """What pictures without caption train with; regularization images get no trigger word."""
-    if gathered.trigger_word and any(not gathered.folders[picture.folder].is_reg for picture in pictures):
-        return f"only the trigger word {gathered.trigger_word!r}"
-    return "an empty caption"
+    specs = (gathered.folders[picture.folder] for picture in pictures)
+    words = {spec.trigger_word or gathered.trigger_word for spec in specs if not spec.is_reg} - {None, ""}
+    if len(words) > 1:
+        return "only the trigger word of its folder"
+    return f"only the trigger word {words.pop()!r}" if words else "an empty caption"
 
 
 def _lists(gathered: ScanState) -> list[Finding]:

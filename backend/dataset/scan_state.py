@@ -49,8 +49,8 @@ class FolderSpec:
 
     @property
     def mask_below(self) -> Path | None:
-        """Its folder of masks, where that is another one than its own: no picture lies in there."""
-        return None if self.mask == self.path else self.mask
+        """Its folder of masks, where that lies inside its own: no picture lies in there."""
+        return self.mask if self.mask is not None and self.path in self.mask.parents else None
 
 
 @dataclass

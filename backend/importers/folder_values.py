@@ -14,18 +14,26 @@ Rows = list[tuple[str, Mapping[str, Any]]]
 
 
 def take_for_all(
-    fields: Fields, base: str, rows: Rows, name: str, goal: str, value: Callable[[Any], Any] = number, near: str = ""
+    fields: Fields,
+    base: str,
+    rows: Rows,
+    name: str,
+    goal: str,
+    value: Callable[[Any], Any] = number,
+    near: str = "",
+    folders: int | None = None,
 ) -> bool:
     """Have `goal` hold what folders say as `name`, the largest of them; whether one says anything that is not off.
 
-    base: the path of the list. value: reads one. near: how it differs there.
+    base: the path of the list. value: reads one. near: how it differs there. folders: how many there are, where `rows`
+    are only those that use it.
     """
     values = [value(row[name]) for _, row in rows if name in row and not is_off(row[name])]
     path = f"{base}[].{name}"
     if not values:
         fields.note(path, "off")
         return False
-    differ = len(values) < len(rows) or any(each != values[0] for each in values)
+    differ = len(values) < (folders or len(rows)) or any(each != values[0] for each in values)
     numbers = all(isinstance(each, int | float) for each in values)
     why = "folders differ in it, and Monotile has one value for all" if differ else near
     fields.take(path, goal, max(values) if numbers else values[0], why)

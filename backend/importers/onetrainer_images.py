@@ -39,7 +39,8 @@ def read_changes(fields: Fields, path: str, rows: Rows) -> None:
 
 def _images(fields: Fields, path: str, rows: Rows) -> None:
     variations = [number(row.get("image_variations", 1)) for _, row in rows]
-    changing = [row for row, count in zip(rows, variations, strict=True) if count != 1]
+    caches = _caches(fields, "image_caching")
+    changing = [row for row, count in zip(rows, variations, strict=True) if count != 1 or not caches]
     names = ("enable_random_flip", "enable_crop_jitter", *(f"enable_random_{colour}" for colour in _COLOURS))
     if not changing:
         # its cache then keeps one version of each image, whatever is random
@@ -47,8 +48,9 @@ def _images(fields: Fields, path: str, rows: Rows) -> None:
             fields.note(f"{path}[].image.{name}", "not needed", "with one image variation each image stays the same")
         fields.note(f"{path}[].image_variations", "taken")
         return
-    take_for_all(fields, path, changing, "image.enable_random_flip", "augmentation.flip_aug", bool)
-    take_for_all(fields, path, changing, "image.enable_crop_jitter", "augmentation.random_crop", bool)
+    count = len(rows)
+    take_for_all(fields, path, changing, "image.enable_random_flip", "augmentation.flip_aug", bool, folders=count)
+    take_for_all(fields, path, changing, "image.enable_crop_jitter", "augmentation.random_crop", bool, folders=count)
     strengths = []
     for colour in _COLOURS:
         on = [row for _, row in changing if not is_off(row.get(f"image.enable_random_{colour}"))]
@@ -58,7 +60,7 @@ def _images(fields: Fields, path: str, rows: Rows) -> None:
     strengths = [min(0.9, each) for each in strengths if isinstance(each, int | float)]
     if any(strengths):
         fields.work.take("augmentation.color_jitter", max(strengths), f"{path}[].image.random_brightness_max_strength")
-    if any(strengths) or fields.work.ours.get("augmentation.random_crop"):
+    if caches and (any(strengths) or fields.work.ours.get("augmentation.random_crop")):
         take_for_all(fields, path, changing, "image_variations", "augmentation.image_variants")
     fields.note(f"{path}[].image_variations", "taken")
 
@@ -70,18 +72,25 @@ def _captions(fields: Fields, path: str, rows: Rows) -> None:
     single = [row for row in dropping if row not in whole]
     probability = "text.tag_dropout_probability"
     if whole:
-        take_for_all(fields, path, whole, probability, "dataset.caption_dropout_rate")
+        take_for_all(fields, path, whole, probability, "dataset.caption_dropout_rate", folders=len(rows))
     if single:
         near = "every tag is dropped as often as any other"
-        take_for_all(fields, path, single, probability, "captions.caption_tag_dropout_rate", number, near)
+        goal = "captions.caption_tag_dropout_rate"
+        take_for_all(fields, path, single, probability, goal, number, near, folders=len(rows))
     for name in ("text.tag_dropout_enable", "text.tag_dropout_mode", probability):
         fields.note(f"{path}[].{name}", "taken" if dropping else "off")
     kept = shuffled or bool(single)
     for name, goal, value in (
         ("text.keep_tags_count", "captions.keep_tokens", number),
         ("text.tag_delimiter", "captions.caption_separator", str),
-        ("text_variations", "captions.caption_variants", number),
+        *([("text_variations", "captions.caption_variants", number)] if _caches(fields, "text_caching") else []),
     ):
         if kept and any(not is_off(row.get(name)) for _, row in rows):
             take_for_all(fields, path, rows, name, goal, value)
-        fields.note(f"{path}[].{name}", "off", "tags are neither shuffled nor dropped")
+        fields.note(f"{path}[].{name}", "off", "" if kept else "tags are neither shuffled nor dropped")
+    fields.note(f"{path}[].text_variations", "off", "each time is a new version there")
+
+
+def _caches(fields: Fields, part: str) -> bool:
+    """Whether versions are kept there; else each time is a new one, however many it names. part: its newer switch."""
+    return not any(is_off(fields.get(name, True)) for name in ("latent_caching", part))

@@ -37,7 +37,8 @@ def trains_whole_model(source: Source) -> bool:
     """Whether the file of sd-scripts or kohya_ss, whose arguments are by name, trains a whole model."""
     values = source.values
     if source.kind == "kohya_ss":
-        return "LoRA_type" not in values and "token_string" not in values
+        # the oldest LoRA presets have no LoRA_type, and the rank all the same
+        return not {"LoRA_type", "network_dim", "token_string"} & values.keys()
     if source.kind not in ("sd-scripts", "musubi-tuner") or values.get("network_module"):
         return False
     return bool(_SCRIPT.search(source.script)) or (source.kind == "sd-scripts" and bool(_TELLING & set(values)))

@@ -47,15 +47,14 @@ def wanted_text(cfg: Config, plan: Plan) -> list[Words]:
     Where captions are read with their control pictures, the empty one is only wanted if captions are dropped.
     """
     reads, length = plan.text.reads_control, plan.text_length
-    plain = {plan.items[number] for number in plan.measured}
-    trained = set(plan.items)
+    plain, trained = set(plan.measured), len(plan.items)
     captions = [
         (caption, plan.references.cuts(item.controls, fit.bucket.size, read=True) if reads else ())
-        for item, fit in _pictures(plan)
+        for number, (item, fit) in enumerate(_pictures(plan))
         # what is measured has its plain caption
         for caption in [
-            *([item.caption] if item in plain or item not in trained else []),
-            *(plan.captions.captions(item) if item in trained else []),
+            *([item.caption] if number in plain or number >= trained else []),
+            *(plan.captions.captions(item) if number < trained else []),
         ]
     ]
     wanted = [Words("", length)] if not reads else []

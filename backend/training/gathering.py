@@ -144,7 +144,9 @@ def _cut_captions(plan: Plan, scan: DatasetScan, counter: CountTokens | None, fa
     """A warning when the text encoder will not see the end of some captions."""
     if counter is None:
         return []
-    long = [caption for caption in scan.captions() if counter(caption) > plan.text_length]
+    further = (plan.captions.rule.plain(text) for item in plan.items for text in item.texts[1:])
+    captions = dict.fromkeys([*scan.captions(), *further])
+    long = [caption for caption in captions if counter(caption) > plan.text_length]
     if not long:
         return []
     text = f"{count_of(len(long), 'caption')} longer than {plan.text_length} tokens, cut there: {long[0][:60]!r} ..."

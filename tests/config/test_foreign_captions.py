@@ -81,8 +81,14 @@ def test_onetrainer() -> None:
         "masks.unmasked_probability": 0.1, "masks.normalize_masked_area_loss": False,
     })  # fmt: skip
     assert first(converted) == {"mask_path": "/a"}
+    other = {"path": "/b", "image_variations": 1, "text": {"enable_tag_shuffling": True}}
+    notes = brought(json.dumps({**base, "concepts": [concept, other]})).notes
+    for name in ("enable_random_flip", "tag_dropout_probability"):
+        assert any("folders differ" in note.why for note in notes if note.key.endswith(name)), name
     still = {**concept, "image_variations": 1, "text": {**text, "tag_dropout_mode": "FULL"}}
     converted = brought(json.dumps({**base, "masked_training": False, "concepts": [still]}))
+    drawn = brought(json.dumps({**base, "latent_caching": False, "concepts": [{**still, "text_variations": 1}]}))
+    holds(drawn, {"augmentation.flip_aug": True, "augmentation.image_variants": 4, "captions.caption_variants": 8})
     # one version of each image is cached there, and whole captions are dropped
     holds(converted, {
         "augmentation.flip_aug": False, "augmentation.color_jitter": 0.0, "dataset.caption_dropout_rate": 0.25,

@@ -53,6 +53,9 @@ def test_presets_of_kohya_ss_for_finetuning_and_dreambooth() -> None:
     assert fates["image_folder"] == "not offered"
     assert FINETUNE.keys() <= fates.keys()
 
+    # the oldest presets of LoRAs have no LoRA_type
+    old = convert(read_raw(json.dumps({**DREAMBOOTH, "network_dim": 8}).encode())).loaded.config
+    assert old is not None and old.training.kind == "lora"
     converted, config = imported(json.dumps(DREAMBOOTH))
     holds(config, FULL | {"model.family": "sd3", "saving.model_layout": "single_file", "loss.prior_loss_weight": 0.5})
     assert [(row.path, row.is_reg) for row in config.dataset.folders] == [("/pictures", False), ("/reg", True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ SOURCES: dict[str, dict[str, str]] = {
     },
     "rows": {"list.json": '[{"image": "a.png", "prompt": "a cat"}, {"image": "./in/b.png", "caption": ["a dog"]}]'},
     "CSV": {"metadata.csv": 'file_name,text\na.png,a cat\nin/b.png,"a dog"\n'},
+    "names in other letters": {"meta.json": '{"A.PNG": {"caption": "a cat"}, "IN\\\\B": {"caption": "a dog"}}'},
     "a file counts before the table": {
         "a.txt": "a cat", "metadata.jsonl": '{"file_name": "a.png", "text": "no"}\n{"file_name": "in/b.png", "text":'
         ' "a dog"}'
@@ -71,7 +73,9 @@ def test_captions_come_from_each_kind_of_file(pictures: Path, kind: str) -> None
 
 
 def test_a_table_elsewhere_json_beside_images_and_what_is_broken(pictures: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "meta.json"
+    # a folder whose name begins as that of the images does
+    elsewhere = tmp_path / "pictures2" / "meta.json"
+    elsewhere.parent.mkdir()
     elsewhere.write_text('{"a": {"caption": "a cat", "tags": "black, small"}}')
     assert look(pictures, {"metadata_file": str(elsewhere)}).items[0].caption == "a cat, black, small"
     (pictures / "a.json").write_text('{"tags": ["1girl", "solo"], "score": 3}')
@@ -79,11 +83,41 @@ def test_a_table_elsewhere_json_beside_images_and_what_is_broken(pictures: Path,
     scan = look(pictures, dataset={"caption_extension": ".json"})
     assert [item.caption for item in scan.items] == ["1girl, solo"]
     broken = next(finding for finding in scan.findings if finding.kind == "bad_caption")
-    assert "b.json" in broken.text and "none of its names" in broken.text
+    assert "b.json" in broken.text and "none of its names" in broken.text and "UTF-8" not in broken.remedy
+    # of several files the one that is broken is named
+    (pictures / "in" / "b.txt").write_text("a dog")
+    scan = look(pictures, captions={"more_caption_extensions": [".json"]})
+    assert "b.json" in next(finding for finding in scan.findings if finding.kind == "bad_caption").text
+    (pictures / "in" / "b.txt").unlink()
+    elsewhere.write_text('{"c": {"caption": "a cat"}}')
+    unused = [finding for finding in look(pictures, {"metadata_file": str(elsewhere)}).findings if finding.files]
+    assert [(each.kind, each.severity) for each in unused if "meta.json" in each.text] == [("unused_table", "warning")]
+    (tmp_path / "meta.jsonl").write_text('{"file_name": "a.png", "text": "a cat"}\n\n{"file_name": "b.png')
+    scan = look(pictures, {"metadata_file": str(tmp_path / "meta.jsonl")})
+    assert "line 3" in next(finding for finding in scan.findings if finding.kind == "broken_table").text
     elsewhere.write_text('{"a": ')
     scan = look(pictures, {"metadata_file": str(elsewhere)})
     broken = next(finding for finding in scan.findings if finding.kind == "broken_table")
     assert "meta.json" in broken.text and "not valid JSON" in broken.text
+
+
+def test_a_table_below_says_nothing_of_images_beside_its_folder(pictures: Path) -> None:
+    (pictures / "in" / "metadata.jsonl").write_text(
+        '{"file_name": "a.png", "text": "another"}\n{"file_name": "in/b.png", "text": "a dog"}'
+    )
+    assert [item.caption for item in look(pictures).items] == ["", "a dog"]
+    with (pictures / "in" / "metadata.jsonl").open("a") as table:
+        table.write('\n{"file_name": "../a.png", "text": "a cat"}')
+    assert [item.caption for item in look(pictures).items] == ["a cat", "a dog"]
+
+
+def test_a_validation_set_of_trained_images_has_its_plain_captions_too(pictures: Path) -> None:
+    (pictures / "a.txt").write_text("a, b, c, d, e, f, g")
+    same = [{"path": str(pictures), "name": "same"}]
+    cfg = settings_of(pictures, captions={"shuffle_caption": True, "caption_variants": 2},
+                      validation={"validation_folders": same})  # fmt: skip
+    scan = scan_dataset(cfg)
+    assert "a, b, c, d, e, f, g" in {words.caption for words in wanted_text(cfg, plan_for(cfg, scan))}
 
 
 def test_several_captions_prefix_suffix_and_the_folders_own_trigger(pictures: Path) -> None:
@@ -95,6 +129,9 @@ def test_several_captions_prefix_suffix_and_the_folders_own_trigger(pictures: Pa
     cfg = settings_of(pictures, row, captions=options, dataset={"trigger_word": "other"})
     scan = scan_dataset(cfg)
     first, second = scan.train.items
+    (pictures / "in" / "b.txt").write_text("")
+    empty = next(f for f in scan_dataset(cfg).train.findings if f.kind == "empty_caption")
+    assert "only the trigger word 'sks'" in empty.remedy
     whole = [f"sks, photo of {text} at home" for text in ("a cat", "a black cat", "an animal")]
     assert first.caption == whole[0] and second.caption == "sks, photo of a dog at home" and second.texts == ()
     assert Item.from_dict(json.loads(json.dumps(first.to_dict()))) == first
@@ -161,6 +198,10 @@ def test_separators_groups_and_wildcards() -> None:
     }  # fmt: skip
     assert len(set(made)) > 10
     assert rule.plain(text) == "1girl, solo, red hair, hat, coat, {x}, best"
+    # two braces that close two choices are no brace that stays
+    for text, words in (("{red|{dark|light}}", {"red", "dark", "light"}), ("{{{a|b}}}", {"{a}", "{b}"}),
+                        ("{a|{{b}}} c", {"a c", "{b} c"})):  # fmt: skip
+        assert rule.changes(text) and {rule.version([text], number) for number in range(40)} == words
     # a caption is left as it is written where nothing is asked for
     assert CaptionRule().plain("a,b ; c") == "a,b ; c" and CaptionRule(enable_wildcard=True).plain("a,b") == "a,b"
 
@@ -173,6 +214,9 @@ def test_the_draw_follows_from_seed_epoch_and_place(tmp_path: Path) -> None:
     assert drawn == [draw.caption(item, epoch, 2) for epoch in range(80)]
     assert set(drawn) == set(draw.captions(item)) and 1 < len(set(drawn)) <= 6
     assert all(each.startswith("sks, ") for each in drawn)
+    # also where the caption has it already
+    own = replace(item, texts=("a, b, old Sks car, c",))
+    assert all(each.startswith("old Sks car, ") or each == "old Sks car" for each in draw.captions(own))
     other = CaptionDraw(rule=rule, seed=4)
     assert [other.caption(item, epoch, 2) for epoch in range(80)] != drawn
     # the cache serves every seed

@@ -49,6 +49,9 @@ def test_a_list_names_pictures_and_clips_anywhere_with_their_captions(tmp_path: 
     assert result.captions == 3 and "no_captions" not in said(result) and "missing_caption" not in said(result)
     # a family of pictures leaves the clip out and counts it
     assert [item.path.name for item in look(path).items] == ["a.png", "b.png"] and look(path).other == {".mp4": 1}
+    # further caption files next to a picture count too
+    (tmp_path / "far" / "b.more").write_text("from further on")
+    assert [item.caption for item in scan([FolderSpec(path)], more_extensions=[".more"]).items][1] == "from further on"
     # the folder itself takes the caption of its own picture from the list
     assert "1 image" in said(look(tmp_path / "lists"))["caption_table"].text
 

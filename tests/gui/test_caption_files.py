@@ -14,9 +14,9 @@ from gui.captions import Captions
 from gui.dataset_scan import PageScan
 
 
-def editor_of(folder: Path, extension: str = ".txt") -> Captions:
+def editor_of(folder: Path, extension: str = ".txt", wildcards: bool = False) -> Captions:
     data = {"folders": [{"path": str(folder), "caption_prefix": "photo of"}], "cache_dir": str(folder.parent / "c")}
-    captions = {"caption_lines": True, "more_caption_extensions": [".caption"]}
+    captions = {"caption_lines": True, "more_caption_extensions": [".caption"], "enable_wildcard": wildcards}
     cfg = Config.model_validate({"dataset": {**data, "caption_extension": extension}, "captions": captions})
     scan = PageScan(folder.parent / "page")
     scan._take(cfg, scan_dataset(cfg))
@@ -43,6 +43,15 @@ def test_lines_and_further_files_are_kept_and_json_is_not_written_over(tmp_path:
     assert (editor_of(folder).read(0, 0)["text"], editor_of(folder).scan.items[0].caption) == (
         "a bird", "photo of a bird"
     )  # fmt: skip
+    # as it is written there, not as it is measured
+    (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "a {red|blue} bird"}')
+    assert editor_of(folder, wildcards=True).read(0, 0)["text"] == "a {red|blue} bird"
+    # a caption is no JSON, and no file with that ending is made of one
+    editor = editor_of(folder, ".json")
+    assert "text editor" in editor.read(0, 0)["note"]
+    with pytest.raises(HTTPException, match="JSON"):
+        editor.write(0, 0, "a dog")
+    assert not (folder / "a.json").exists()
     (folder / "a.json").write_text('{"caption": "a cat", "score": 3}')
     editor = editor_of(folder, ".json")
     assert editor.read(0, 0)["text"] == "a cat"

@@ -149,16 +149,22 @@ def test_masks_are_found_by_name_and_by_transparency_and_wrong_ones_are_named(tm
     assert masks["clear"] is not None and masks["clear"].key == "alpha" and masks["b"] is None
     assert [Item.from_dict(item.to_dict()) for item in scan.items] == list(scan.items)
     words = {finding.kind: finding.text for finding in scan.findings}
+    assert "1 of 6 images without a mask: b.png" in words["no_mask"]
     assert "2 masks" in words["bad_mask"] and "64 x 96 px" in words["bad_mask"] and "not an image" in words["bad_mask"]
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "m")})
     assert "2 of 6 images without a mask: b.png, clear.png" in {f.kind: f.text for f in scan.findings}["no_mask"]
     measured = [{"path": str(tmp_path / "i" / "in"), "name": "own", "mask_path": str(tmp_path / "m" / "in")}]
     cfg, _ = look(tmp_path, {}, validation={"validation_folders": measured})
     assert [item.mask is not None for item in scan_dataset(cfg).validation["own"].items] == [True]
+    # a folder of masks above the images leaves no image out
+    assert len(look(tmp_path, {"mask_path": str(tmp_path)})[1].items) == 6
     # next to the images, as OneTrainer has them
     left_half(tmp_path / "i" / "b-masklabel.png", (64, 64))
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "i")})
     assert [item.path.stem for item in scan.items if item.mask] == ["b"] and len(scan.items) == 6
+    # and no image where masks are not asked for
+    _, scan = look(tmp_path, {})
+    assert len(scan.items) == 6 and scan.ignored == {"masks of images (-masklabel)": 1}
 
 
 def test_a_mask_is_cut_and_mirrored_as_its_image_and_weighs_the_cells(tmp_path: Path) -> None:
