@@ -105,7 +105,7 @@ _GROUPS = (
         "augmentation",
         "dataset",
         "Augmentation",
-        "Images that are mirrored, cropped or colored otherwise from time to time.",
+        "Images that are mirrored, cropped or given other colours from time to time.",
         open=False,
     ),
     Group(

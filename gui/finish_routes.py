@@ -27,8 +27,10 @@ from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.process import give_gpu_back
 from gui import messages
 from gui.jobs import Job
-from gui.run_routes import answer
+from gui.run_routes import answer, or_refusal
 from gui.run_store import RunStore
+
+_AT_WORK = "A finish time is being measured. Wait until it is known, or cancel it."
 
 Price = Annotated[float | None, Query(ge=0, le=1e6)]
 
@@ -68,15 +70,17 @@ class FinishProbe:
         @router.post("/finish")
         def measure() -> Response:
             """Start a probe of the form's settings, at most one at a time."""
+            if self.job.state == "running":
+                raise HTTPException(409, _AT_WORK)
             config = self.form()
             if config is None:
-                raise HTTPException(422, "The form can't be read yet. Fix the fields that are marked.")
+                raise HTTPException(422, "The form can't be read yet. Correct the marked fields.")
             problems = errors(start_problems(config))
             if problems:
                 raise HTTPException(422, problems[0].sentence())
             give_gpu_back(self.preview)
-            if not self._start(config):
-                raise HTTPException(409, "A finish time is being measured. Wait until it is known, or cancel it.")
+            if not or_refusal(lambda: self._start(config)):
+                raise HTTPException(409, _AT_WORK)
             return answer({})
 
         @router.post("/finish/cancel")

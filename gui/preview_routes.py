@@ -33,6 +33,7 @@ from backend.runs.preview.folder import ENDS, PreviewFolder
 from backend.runs.preview.losses import losses_of
 from backend.runs.preview.request import checkpoints_of, row_of_checkpoint
 from backend.runs.start_lock import shares_device
+from gui import messages
 from gui.preview_drawing import MOST, Drawing, request_of
 from gui.run_routes import answer, or_refusal
 from gui.run_store import SAMPLES, RunStore
@@ -186,7 +187,7 @@ def _plan(
         held = _held(folder) + (0 if request.follow is None or request.run is None else _held_by(Run(request.run)))
         planned = preview_plan(request, held=held)
     except (Refused, RunError, OSError, ValueError) as error:
-        return {"reason": str(error)}
+        return {"reason": messages.sentence(str(error))}
     return {"reason": "The base model can't be read yet."} if planned is None else memory_dict(*planned, SUBJECT)
 
 
@@ -235,6 +236,8 @@ def _request(folder: PreviewFolder, identity: str) -> dict[str, Any]:
     if status["state"] not in ENDS and not folder.is_alive():
         text = f"The preview ended before it was done. {_last_words(folder)}".strip()
         status |= {"state": "failed", "error": {"text": text, "remedy": "Draw again."}}
+    if isinstance(status.get("error"), dict):
+        status["error"] = {name: messages.sentence(str(words)) for name, words in status["error"].items()}
     try:
         request = folder.request(identity)
     except (KeyError, TypeError, OSError, ValueError) as error:

@@ -37,7 +37,7 @@ from backend.runs.events.validation import AverageEvent, BestEvent, EarlyStopEve
 from backend.runs.validation_words import average_words, best_words, early_stop_words, overfit_words
 from gui import messages
 
-AnyEvent = TypeVar("Said", bound=Event)
+AnyEvent = TypeVar("AnyEvent", bound=Event)
 MOST = 400
 """Enough for any chart and table; a run with thousands of samples shows the newest."""
 _MOST_WARNINGS = 20

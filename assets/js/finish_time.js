@@ -18,7 +18,7 @@ const STORE = "monotile-prices";
 /** @type {Record<string, string>} */
 const prices = (() => {
   try {
-    return JSON.parse(localStorage.getItem(STORE) || "{}");
+    return JSON.parse(localStorage.getItem(STORE) || "{}") || {};
   } catch {
     return {};
   }
@@ -29,11 +29,14 @@ let timer = 0;
 
 const update = async () => {
   if (!ui || currentTab() !== "Training") return;
+  clearTimeout(timer);
   const asked = Object.fromEntries(Object.entries(prices).filter(([, value]) => Number(value) > 0));
   try {
     draw(await getJson("/finish", asked));
   } catch (error) {
     showError(error);
+    // a probe that is at work is asked about again
+    if (!ui.bar.hidden) timer = window.setTimeout(update, 10 * EVERY_MS);
   }
 };
 

@@ -18,6 +18,8 @@ const PARTS = [
   "lora",
   "gradients",
   "optimizer",
+  "ema",
+  "other_expert",
   "activations",
   "recordings",
   "vae",

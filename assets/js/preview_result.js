@@ -106,6 +106,8 @@ export class PreviewResult {
     if (!isClip(file)) return el("img", { src: place(file), alt: prompt.prompt, width: prompt.width });
     const video = player(place(file), place(stillOf(file)), prompt.prompt);
     video.width = prompt.width;
+    // before it is loaded too, when the poster has the shape of many frames
+    video.style.aspectRatio = `${prompt.width} / ${prompt.height}`;
     whenSeen(video);
     return video;
   }

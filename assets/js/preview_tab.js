@@ -1,7 +1,7 @@
 // Draws the Preview tab: asks the worker for pictures of a run's checkpoints or of any LoRA file, and shows them.
 
 import { el, fill, setText, whenPresent } from "./dom.js";
-import { formatMemory } from "./format.js";
+import { formatCount, formatMemory } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { PreviewControls } from "./preview_controls.js";
 import { PreviewLoras } from "./preview_loras.js";
@@ -100,7 +100,7 @@ const build = (root) => {
 // Only where a folder of the form asks for class images.
 const showClassImages = (missing) => {
   ui.classButton.hidden = missing === null;
-  setText(ui.classButton, missing ? `Draw ${missing} class images` : "All class images are there");
+  setText(ui.classButton, missing ? `Draw ${formatCount(missing, "class image")}` : "All class images are there");
   ui.classesMissing = missing;
 };
 
@@ -120,7 +120,7 @@ const loadSources = async () => {
   try {
     const answer = await getJson("/preview/sources");
     showClassImages(answer.class_images);
-    const takes = { controls: answer.controls, clips: answer.clips };
+    const takes = { controls: answer.controls, clips: answer.clips, base: answer.base };
     const same = JSON.stringify([answer.runs, takes]) === JSON.stringify([sources, formTakes]);
     if (same && ui.source.options.length) return;
     formTakes = takes;
@@ -229,6 +229,9 @@ const outcome = (request) => {
 /** @param {PreviewState} state */
 const show = ({ worker, request }) => {
   const busy = Boolean(request && BUSY.has(request.state));
+  // what was drawn may be class images, of which fewer are missing now
+  if (ui.busy && !busy) loadSources();
+  ui.busy = busy;
   ui.drawButton.disabled = busy;
   ui.classButton.disabled = busy || !ui.classesMissing;
   ui.cancelButton.disabled = !busy;

@@ -77,12 +77,18 @@ def _refuse_unlike(first: RawLora, file: RawLora) -> None:
     for layer in (*first.layers.values(), *file.layers.values()):
         if layer.lacking:
             raise Refused(f"{layer.stem} lacks {', '.join(layer.lacking)} in one of {names}", "Copy the files again.")
+    for key, kind in (*first.others.items(), *file.others.items()):
+        if kind in ("locon", "tucker"):
+            text = f"one of {names} holds a convolution in three parts ({key}), which have no average of their own"
+            raise Refused(text, "Merge them into a base model instead: lora merge --base.")
     if different := first.shapes.keys() ^ file.shapes.keys():
         raise Refused(f"{names} have different layers: {min(different)} is in one alone", _REMEDY)
     for key, shape in first.shapes.items():
         if file.shapes[key] != shape:
             raise Refused(f"{names} have other ranks or sizes in {key}: {shape} and {file.shapes[key]}", _REMEDY)
     for stem, layer in first.layers.items():
+        if misfit := layer.misfit(first.shapes):
+            raise Refused(f"the factors of {misfit} in {names} do not fit", "Give other files.")
         if first.scale(layer) != file.scale(file.layers[stem]):
             raise Refused(f"{names} have different alphas in {stem}", _REMEDY)
 
@@ -112,7 +118,7 @@ def _mean_of_blocks(
 def _blocks(b_s: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Rows and ranks of the blocks of B (out, rank, ...) that have no row in common, all others being 0.
 
-    A rank whose column is 0 in all files belongs to the block before it.
+    A rank whose column is 0 in all files belongs to the block before it, or to the first one.
     """
     used = (
         torch.stack([each.flatten(2).abs().amax(dim=2) if each.dim() > 2 else each.abs() for each in b_s]).amax(0) > 0
@@ -123,7 +129,7 @@ def _blocks(b_s: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         if not rows.any() and blocks:
             blocks[-1][1].append(rank)
             continue
-        touching = [block for block in blocks if bool((block[0] & rows).any())]
+        touching = [block for block in blocks if not block[0].any() or bool((block[0] & rows).any())]
         for block in touching:
             rows, ranks = rows | block[0], [*block[1], *ranks]
         blocks = [*(block for block in blocks if all(block is not each for each in touching)), (rows, ranks)]

@@ -1,29 +1,53 @@
-"""The routes of the finish time: what is known of the form, and what can't be measured."""
+"""What the Finish time panel asks, and how a probe is followed; none is started here."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+import json
+from pathlib import Path
+from typing import Any
 
-from backend.plan.finish.pace import Pace, keep_pace
-from gui import form
-from tests.gui.conftest import Page
+import pytest
 
-PACE = Pace(measured=1.0, before=20.0, warm_up=10.0, step=0.5, steps_per_epoch=50.0, after=2.0, save=4.0)
+from backend.base.problems import Problem
+from gui import finish_routes
+from gui.jobs import Job
+from tests.gui.conftest import Page, make_run
 
 
-def test_the_finish_time_of_the_form_is_shown_with_its_cost(page: Page, application: FastAPI) -> None:
-    answer = page.client.get("/finish").json()
-    assert (answer["text"], answer["cost"], answer["state"], answer["at"]) == ("", "", "idle", "")
-    config = form.read(application.state.draft.now.values).partial
-    assert config is not None
-    keep_pace(config, PACE)
-    answer = page.client.get("/finish", params={"per_hour": 2}).json()
-    assert "1,600 steps of 0.5 s" in answer["text"] and "at 2 an hour" in answer["cost"]
+def test_a_probe_is_followed_to_its_end(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes: list[dict[str, Any]] = []
+
+    def start(job: Job, module: str, arguments: list[str], line: Any, end: Any) -> bool:
+        probes.append({"job": job, "config": Path(arguments[0]), "line": line, "end": end})
+        job.state = "running"
+        return True
+
+    monkeypatch.setattr(Job, "start", start)
+    monkeypatch.setattr(finish_routes, "start_problems", lambda config: [])
+    before = page.client.get("/finish", params={"per_hour": 2}).json()
+    assert before == {"text": "", "cost": "", "state": "idle", "failure": "", "at": "", "share": 0.0}
     assert page.client.get("/finish", params={"per_hour": -1}).status_code == 422
+    assert page.client.post("/finish").status_code == 200
+    (probe,) = probes
+    assert probe["config"].is_file() and page.client.get("/finish").json()["at"] == "Starting."
+    probe["line"]({"kind": "progress", "text": "Measuring. Training", "share": 0.5})
+    # a second one neither starts nor hides how far the first is
+    assert page.client.post("/finish").status_code == 409 and len(probes) == 1
+    shown = page.client.get("/finish").json()
+    assert (shown["at"], shown["share"], shown["state"]) == ("Measuring. Training", 0.5, "running")
+    probe["line"]({"kind": "problems", "problems": [{"text": "No GPU memory.", "remedy": "Lower the batch size."}]})
+    assert not probe["end"](1, "a traceback")
+    probe["job"].state = "failed"
+    assert page.client.get("/finish").json()["failure"] == "No GPU memory. Lower the batch size."
+    assert not probe["config"].exists()
+    probe["job"].state = "idle"
 
 
-def test_what_can_not_be_trained_is_not_measured(page: Page) -> None:
-    refused = page.client.post("/finish", json={})
-    assert refused.status_code == 422 and "base model" in refused.json()["detail"]
-    assert page.client.post("/finish/cancel", json={}).status_code == 200
-    assert page.client.get("/finish/run", params={"run": "nothing"}).status_code == 404
+def test_what_can_not_be_measured_is_said(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("model.base_model", None, "No base model is chosen", "Choose one.")
+    monkeypatch.setattr(finish_routes, "start_problems", lambda config: [problem])
+    reply = page.client.post("/finish")
+    assert reply.status_code == 422 and "No base model is chosen" in json.dumps(reply.json())
+    run = make_run(page.runs)
+    assert page.client.get("/finish/run", params={"run": run.name}).json() == {"text": ""}
+    assert page.client.get("/finish/run", params={"run": "nobody"}).status_code == 404

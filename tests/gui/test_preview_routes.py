@@ -99,6 +99,14 @@ def test_clips_start_from_an_image_that_the_browser_sends(
     Image.new("RGB", (8, 6), "red").save(image, "PNG")
     sent = [page.client.post("/preview/control", content=body) for body in (image.getvalue(), b"nothing")]
     assert [each.status_code for each in sent] == [200, 422] and "no image" in sent[1].json()["detail"]
+    # kinds that no browser is asked for are not even opened: Pillow gives some of them to other programs
+    for kind in ("EPS", "TIFF"):
+        other = io.BytesIO()
+        Image.new("RGB", (8, 6), "red").save(other, kind)
+        refused = page.client.post("/preview/control", content=other.getvalue())
+        assert refused.status_code == 422 and "BytesIO" not in refused.text, kind
+    damaged = image.getvalue()[:40] + b"\0" * 20
+    assert page.client.post("/preview/control", content=damaged).status_code == 422
     path = Path(sent[0].json()["path"])
     assert path.read_bytes() == image.getvalue() and path.parent == folder.controls_dir
     code, reply = draw(page, controls=[f'"{path}"', "left over"], frames=9)

@@ -84,3 +84,11 @@ def test_files_are_asked_for_again_and_are_scripts_on_any_system(page: Page, mon
         assert answer.headers["content-type"].startswith(kinds[Path(file).suffix]), file
         again = page.client.get(f"/{file}", headers={"if-none-match": answer.headers["etag"]})
         assert again.status_code == 304 and again.headers["cache-control"] == "no-cache", file
+
+
+def test_every_part_of_an_estimate_has_a_colour_and_a_place_in_the_legend() -> None:
+    from backend.plan.memory.report import PARTS
+
+    script = (theme.ASSETS / "js" / "memory_estimate.js").read_text(encoding="utf-8")
+    style = (theme.ASSETS / "css" / "content.css").read_text(encoding="utf-8")
+    assert [name for name in PARTS if f'"{name}"' not in script or f".p-{name} {{" not in style] == []

@@ -16,6 +16,7 @@ from backend.config.layer_patterns import fits
 from backend.families.table import family
 from backend.lora.load import read_lora
 from backend.lora_tools.__main__ import main
+from backend.lora_tools.averaging import _blocks, _mean_of_blocks
 from backend.lora_tools.base_models import OpenModel, open_model
 from backend.models.common.tensor_sources import file_tensors
 from tests.tiny import originals
@@ -203,6 +204,25 @@ def test_an_average_is_of_files_of_one_run(tiny_flux: Path, tmp_path: Path) -> N
         files_given = [paths[0], *([path] if path else [])]
         code, text = run("average", *files_given, "--out", tmp_path / "none.safetensors")
         assert code == 2 and words in text and not (tmp_path / "none.safetensors").exists(), text
+    # what stands between two factors has no mean of its own
+    for path in paths:
+        tensors = safetensors.torch.load_file(path)
+        safetensors.torch.save_file({**tensors, "lora_unet_conv.lora_mid.weight": torch.ones(2, 2, 3, 3)}, path)
+    code, text = run("average", *paths, "--out", tmp_path / "none.safetensors")
+    assert code == 2 and "three parts" in text, text
+
+
+def test_a_rank_that_no_file_uses_is_used_by_the_average() -> None:
+    a_s = [torch.randn(3, 6, generator=torch.Generator().manual_seed(n)) for n in (1, 2)]
+    b_s = [torch.randn(8, 3, generator=torch.Generator().manual_seed(n)) for n in (3, 4)]
+    for b in b_s:
+        b[:, 0] = 0
+    ((rows, ranks),) = _blocks(b_s)
+    assert (len(rows), len(ranks)) == (8, 3)
+    (_, _), lost, whole = _mean_of_blocks(a_s, b_s, torch.device("cpu"))
+    mean = (b_s[0] @ a_s[0] + b_s[1] @ a_s[1]) / 2
+    least = torch.linalg.svdvals(mean)[3:].square().sum()
+    assert lost == pytest.approx(float(least), rel=1e-4) and lost < whole
 
 
 def test_resizing_keeps_what_it_says_under_the_same_keys(tiny_sdxl: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
     stop                    a wish that the worker ends
     log.txt                 what the worker says
     requests/ID/request.json, status.json, cancel, and the pictures
-    controls/HASH.png       images to start from that came from a browser
+    controls/HASH.png       (or .jpg, .webp) images to start from that came from a browser
 
 Every file is written whole or not at all. A request is there as soon as request.json is, and its last state is in
 status.json, whoever looks and whenever.
@@ -29,10 +29,11 @@ from typing import Any
 from PIL import Image
 
 from backend.base.errors import Refused, WriteFailed
-from backend.base.files import open_file, write_atomic
+from backend.base.files import in_words, open_file, write_atomic
 from backend.base.jsonable import dumps, jsonable
 from backend.base.redact import redact_value
-from backend.dataset.images import BadImage, probe
+from backend.dataset.images import DECODE_ERRORS, BadImage, probe
+from backend.dataset.png import without_text
 from backend.runs.preview.request import PreviewRequest
 from backend.runs.process import ProcessId
 
@@ -48,6 +49,8 @@ GRID, PAGE = "grid.png", "index.html"
 
 _KEPT = 30
 """Requests whose pictures stay."""
+_CONTROLS = {"PNG": "png", "JPEG": "jpg", "MPO": "jpg", "WEBP": "webp"}
+"""Kinds of images that are taken from a browser, with the ending of each."""
 _KEPT_CONTROLS = 60
 """Images from a browser that stay."""
 
@@ -155,15 +158,16 @@ class PreviewFolder:
     def keep_control(self, data: bytes) -> Path:
         """Keep an image to start from; the same one is kept once. Refused for what is no image, WriteFailed."""
         try:
-            probe(io.BytesIO(data))
-            with Image.open(io.BytesIO(data)) as image:
-                ending = (image.format or "png").lower()
-        except (BadImage, OSError) as error:
+            ending = _control_ending(data)
+        except BadImage as error:
             raise Refused(
                 f"the file is no image that can be used: {error}", "Choose a PNG, JPEG or WebP file."
             ) from error
         path = self.controls_dir / f"{hashlib.sha256(data).hexdigest()[:24]}.{ending}"
-        self.controls_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.controls_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise in_words(error, self.controls_dir) from error
         write_atomic(path, data)
         by_time = sorted(self.controls_dir.iterdir(), key=lambda each: _written_ns(each) or 0)
         for old in by_time[:-_KEPT_CONTROLS]:
@@ -223,6 +227,18 @@ class PreviewFolder:
 def _read_request(path: Path) -> PreviewRequest:
     """The request in a file, which never changes once it is there."""
     return PreviewRequest.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _control_ending(data: bytes) -> str:
+    """The file ending of an image from a browser. BadImage for what is no whole image of a kind that is taken."""
+    try:
+        # named kinds alone: of others that Pillow knows, some are read by other programs
+        with Image.open(io.BytesIO(without_text(data)), formats=[*_CONTROLS]) as image:
+            ending = _CONTROLS[image.format or "PNG"]
+    except DECODE_ERRORS:
+        raise BadImage("it is not an image in a known format") from None
+    probe(io.BytesIO(data))
+    return ending
 
 
 def _written_ns(path: Path) -> int | None:
