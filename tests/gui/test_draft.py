@@ -47,7 +47,7 @@ def test_parts_and_columns_are_those_of_the_family(tmp_path: Path) -> None:
 def test_what_only_one_kind_of_training_has_is_told(tmp_path: Path) -> None:
     draft = Draft(tmp_path)
     of_full = {"saving.model_layout", "training.full_weight_dtype", "optimizer.fused_backward"}
-    of_lora = {"network.network_dim", "network.network_type", "memory.blocks_to_swap", "saving.save_layout"}
+    of_lora = {"network.network_dim", "network.network_type", "saving.save_layout"}
     lacking = set(draft.facts()["lacking"])
     assert of_full <= lacking and not of_lora & lacking and "lora_scale" not in draft.facts()["lackingColumns"]
     draft.keep(form.defaults() | {"training.kind": "full"})
