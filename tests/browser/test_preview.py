@@ -81,6 +81,28 @@ def train(server: Server) -> Run:
     return run
 
 
+# Before those that train: its server has no run yet.
+def test_an_image_to_start_from_is_sent_from_the_browser(held: Watched, own_server: Server, tmp_path: Path) -> None:
+    page = held.page
+    Image.new("RGB", (20, 10), "red").save(tmp_path / "start.png")
+    tab(page, "Preview")
+    expect(page.locator("#preview-source")).to_have_value("")
+    for shown in ("#preview-control-1", "#preview-frames"):
+        expect(page.locator(shown)).to_be_hidden()
+    load_preset(page, "wan_i2v-24gb")
+    tab(page, "Run")
+    tab(page, "Preview")
+    expect(page.locator("#preview-control-1")).to_be_visible()
+    expect(page.locator("#preview-control-2")).to_be_hidden()
+    expect(page.locator("#preview-frames")).to_be_visible()
+    with page.expect_file_chooser() as chooser:
+        page.locator(".preview-control button").first.click()
+    chooser.value.set_files(tmp_path / "start.png")
+    kept = PreviewFolder.of_page(own_server.folder / "page").controls_dir
+    expect(page.locator("#preview-control-1")).to_have_value(re.compile(re.escape(str(kept))))
+    assert [path.read_bytes() for path in kept.iterdir()] == [(tmp_path / "start.png").read_bytes()]
+
+
 @pytest.mark.slow
 def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, own_server: Server) -> None:
     from backend.preview.__main__ import main
@@ -187,27 +209,6 @@ def test_clips_play_and_are_compared_at_the_same_moment(held: Watched, own_serve
     own.locator("#still").check()
     expect(own.locator("img#right")).to_have_attribute("src", "02-01.sheet.png")
     own.close()
-
-
-def test_an_image_to_start_from_is_sent_from_the_browser(held: Watched, own_server: Server, tmp_path: Path) -> None:
-    page = held.page
-    Image.new("RGB", (20, 10), "red").save(tmp_path / "start.png")
-    tab(page, "Preview")
-    expect(page.locator("#preview-source")).to_have_value("")
-    for shown in ("#preview-control-1", "#preview-frames"):
-        expect(page.locator(shown)).to_be_hidden()
-    load_preset(page, "wan_i2v-24gb")
-    tab(page, "Run")
-    tab(page, "Preview")
-    expect(page.locator("#preview-control-1")).to_be_visible()
-    expect(page.locator("#preview-control-2")).to_be_hidden()
-    expect(page.locator("#preview-frames")).to_be_visible()
-    with page.expect_file_chooser() as chooser:
-        page.locator(".preview-control button").first.click()
-    chooser.value.set_files(tmp_path / "start.png")
-    kept = PreviewFolder.of_page(own_server.folder / "page").controls_dir
-    expect(page.locator("#preview-control-1")).to_have_value(re.compile(re.escape(str(kept))))
-    assert [path.read_bytes() for path in kept.iterdir()] == [(tmp_path / "start.png").read_bytes()]
 
 
 def compare(held: Watched) -> None:

@@ -33,6 +33,12 @@ PACE = Pace(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def own_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock and list of this test's own: other tests of the checkout start runs meanwhile."""
+    monkeypatch.setattr(start_lock, "LOCK", tmp_path / "starts" / ".start.lock")
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     folders = [{"path": str(tmp_path / "images")}]
@@ -132,10 +138,7 @@ def test_a_process_is_taken_apart(config: Config, tmp_path: Path) -> None:
     assert (pace.sample, pace.save, pace.after) == ((15.0 + 4.0) / 2, 4.0, 6.0 - 4.0)
 
 
-def test_a_probe_is_seen_by_other_starts_and_leaves_with_who_asked_for_it(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start_lock, "LOCK", tmp_path / ".start.lock")
+def test_a_probe_is_seen_by_other_starts_and_leaves_with_who_asked_for_it(config: Config) -> None:
     probe = Run.create(config, root=probes_folder(config))
     with start_lock.one_start(lambda: []):
         probe.prepare_start(["x"])
