@@ -6,8 +6,10 @@ import atexit
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from backend.base.problems import Problem
 
 Write = Callable[[str], Any]
 Progress = Callable[[int, int, str], None]
@@ -30,6 +32,14 @@ def stdout_writer() -> Write:
 def write_json(write: Write, document: dict[str, Any]) -> None:
     """One line of JSON, in ASCII: it survives any pipe."""
     write(json.dumps(document) + "\n")
+
+
+def write_problems(write: Write, as_json: bool, problems: Sequence[Problem]) -> None:
+    """Say what keeps a command from its work: a document of the kind ``problems``, or a sentence a line."""
+    if as_json:
+        write_json(write, {"kind": "problems", "problems": [vars(problem).copy() for problem in problems]})
+    else:
+        write("\n".join(problem.sentence() for problem in problems) + "\n")
 
 
 def progress_of(write: Write, as_json: bool, asked: bool) -> Progress | None:

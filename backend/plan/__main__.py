@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from backend.base.command_output import Write, progress_of, stdout_writer, write_json
+from backend.base.command_output import Write, progress_of, stdout_writer, write_json, write_problems
 from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.base.problems import Problem, errors
@@ -106,10 +106,7 @@ class _Stream:
 
 
 def _refuse(out: Write, as_json: bool, problems: Sequence[Problem]) -> int:
-    if as_json:
-        write_json(out, {"kind": "problems", "problems": [vars(problem).copy() for problem in problems]})
-    else:
-        out("\n".join(problem.sentence() for problem in problems) + "\n")
+    write_problems(out, as_json, problems)
     return 1
 
 

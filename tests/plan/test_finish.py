@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from backend.config.schema import Config, with_values
+from backend.dataset.scan import scan_dataset
 from backend.plan.finish import __main__ as finish
 from backend.plan.finish import earlier_runs
 from backend.plan.finish.pace import Pace, keep_pace, probes_folder, read_pace
 from backend.plan.finish.probe import _remove_abandoned, pace_of, probe_config
 from backend.plan.finish.reckoning import cost_words, finish_time
 from backend.plan.finish.timings import Process
+from backend.plan.make_plan import plan_for
 from backend.runs import start_lock
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.events import EventWriter
@@ -159,6 +161,29 @@ def test_a_probe_is_seen_by_other_starts_and_leaves_with_who_asked_for_it(config
         [sys.executable, "-c", program], stdin=subprocess.PIPE, env={**os.environ, WITH_STARTER: "1"}
     )
     assert trainer.communicate(timeout=40) and trainer.returncode == 1
+
+
+def test_a_step_is_timed_by_size_and_one_that_was_not_seen_by_its_tokens(config: Config, image_folder: Path) -> None:
+    sized = {
+        "dataset.folders": [{"path": str(image_folder)}],
+        "compile.shape_mode": "dynamic",
+        "dataset.resolution": 64,
+    }
+    sizes = {"dataset.min_bucket_size": 32, "dataset.bucket_step": 16}
+    asked = with_values(config, sized | sizes)
+    plan = plan_for(asked, scan_dataset(asked, None))
+    tokens = {group.name: plan.fits[group.indices[0]].bucket.tokens for group in plan.chosen.groups}
+    names = {index: group.name for group in plan.chosen.groups for index in group.indices}
+    batches = [names[batch[0]] for epoch in range(6) for batch in plan.batches(epoch)]
+    unseen = min(tokens, key=tokens.__getitem__)
+    rows = [
+        {"step": number, "s_per_step": tokens[name] / 100, "compile_seconds": 0.0}
+        for number, name in enumerate(batches, start=1)
+        if name != unseen
+    ]
+    pace = pace_of(Process(began=0.0, ended=1.0, events=[], rows=rows), plan)
+    assert len(tokens) > 2 and pace.groups == {n: pytest.approx(t / 100) for n, t in tokens.items() if n != unseen}
+    assert pace.step == pytest.approx(sum(tokens[name] / 100 for name in batches) / len(batches))
 
 
 def test_real_processes_are_timed_and_leave_nothing(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from backend.bench.rehearsal.trial import Process, Row, Trial
-from backend.plan.finish.timings import phase_seconds, warm_from
+from backend.plan.finish.timings import warm_from
 from backend.runs.events.kinds import (
     CompileStateEvent,
     CudaGraphsEvent,
@@ -50,8 +50,7 @@ def figures(trial: Trial) -> dict[str, Any]:
 
 def phases(process: Process) -> dict[str, float]:
     """Seconds that each phase took, in the order in which they began; "start" is what comes before the first."""
-    seconds = phase_seconds(process.events, process.began, process.ended)
-    return {name: round(took, 1) for name, took in seconds.items()}
+    return {name: round(took, 1) for name, took in process.phases().items()}
 
 
 def _steps(rows: Sequence[Row]) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from backend.bench.rehearsal.sizes import RehearsalSize
 from backend.bench.rehearsal.workspace import environment
 from backend.config.load import load, parse
 from backend.config.toml_io import dump
+from backend.plan.finish import timings
 from backend.runs.control import Control
 from backend.runs.events import read_events
-from backend.runs.events.kinds import Event
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 
@@ -59,14 +59,10 @@ class Scale:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Process:
-    """One trainer process that has ended: when it ran (unix seconds), and the events and step rows that it wrote."""
+class Process(timings.Process):
+    """One trainer process of a rehearsal that has ended."""
 
-    began: float
-    ended: float
     exit_code: int
-    events: list[Event]
-    rows: list[Row]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

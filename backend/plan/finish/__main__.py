@@ -15,11 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich import progress as bars
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from backend.base.command_output import Write, stdout_writer, write_json
+from backend.base.command_output import Progress, Write, progress_of, stdout_writer, write_json, write_problems
 from backend.base.errors import Refused, WriteFailed
 from backend.base.problems import Problem, errors
 from backend.config import load
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None, write: Write | None = None) -> 
     if loaded.config is None or errors(problems):
         return _refuse(out, options.json, errors(problems))
     config = loaded.config
-    plan = plan_for(config, scan_dataset(config, None))
+    plan = plan_for(config, scan_dataset(config, _scanning(out) if options.json else progress_of(out, False, False)))
     if errors(plan.problems) or not plan.steps.steps:
         return _refuse(out, options.json, errors(plan.problems))
     try:
@@ -95,6 +95,20 @@ def _measured(config: Config, plan: Plan, options: argparse.Namespace, out: Writ
     return pace
 
 
+def _scanning(out: Write) -> Progress:
+    """Lines of how far the scan is, one a percent; nothing is timed yet."""
+    percents: set[int] = set()
+
+    def line(done: int, total: int, path: str) -> None:
+        percent = 100 * done // max(1, total)
+        if percent not in percents:
+            percents.add(percent)
+            text = f"Looking at the pictures: {done:,} of {total:,}."
+            write_json(out, {"kind": "progress", "text": text, "share": 0.0})
+
+    return line
+
+
 def _lines(out: Write) -> Report:
     last: list[Any] = []
 
@@ -106,9 +120,9 @@ def _lines(out: Write) -> Report:
     return line
 
 
-def _bar() -> Progress:
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+def _bar() -> bars.Progress:
+    columns = (bars.BarColumn(), bars.TimeElapsedColumn(), bars.TextColumn("{task.description}"))
+    return bars.Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _show(out: Write, as_json: bool, expected: FinishTime, pace: Pace, cost: str) -> None:
@@ -123,10 +137,7 @@ def _show(out: Write, as_json: bool, expected: FinishTime, pace: Pace, cost: str
 
 
 def _refuse(out: Write, as_json: bool, problems: Sequence[Problem]) -> int:
-    if as_json:
-        write_json(out, {"kind": "problems", "problems": [vars(problem).copy() for problem in problems]})
-    else:
-        out("\n".join(problem.sentence() for problem in problems) + "\n")
+    write_problems(out, as_json, problems)
     return 1
 
 
