@@ -11,6 +11,7 @@ from backend.queue.folder import QueueFolder
 from backend.runs import supervise
 from backend.runs.errors import RunBusy, RunError, RunNotFound
 from backend.runs.folder import Run
+from backend.runs.record import FINAL
 
 
 def set_on(folder: QueueFolder, on: bool) -> None:
@@ -138,12 +139,18 @@ def restore(folder: QueueFolder, removed: Removed) -> None:
 
 
 def remove_ended(folder: QueueFolder) -> None:
-    """Take all entries off the list that have ended or were skipped."""
-    folder.update(
-        lambda queue: replace(
-            queue, entries=tuple(entry for entry in queue.entries if entry.phase in ("waiting", "started"))
-        )
-    )
+    """Take all entries off the list that have ended or were skipped.
+
+    Also one whose run tells its end while the worker still waits for its process to leave.
+    """
+
+    def stays(entry: Entry) -> bool:
+        if entry.phase != "started" or entry.run is None:
+            return entry.phase in ("waiting", "started")
+        current = Run(entry.run).record()
+        return current.get("state") not in FINAL or current.get("start") == entry.before
+
+    folder.update(lambda queue: replace(queue, entries=tuple(filter(stays, queue.entries))))
 
 
 def _change(

@@ -169,6 +169,26 @@ def test_runs_at_work_are_left_alone_and_ended_ones_can_be_tried_again(folder: Q
     set_fields(run.record_path, state="done", pid=None)  # what is left of the queue is stopped
 
 
+def test_ended_ones_are_removed_also_while_their_process_leaves(folder: QueueFolder, tmp_path: Path) -> None:
+    """The page tells a run's end some seconds before the worker notes it; what is about to start again stays."""
+    told, again, skipped = (folder.add(settings(tmp_path, name)) for name in "abc")
+    run = make_run(tmp_path / "runs", steps=4)
+    set_fields(run.record_path, start="word")
+    for entry, before in ((told, None), (again, "word")):
+        begun = {"phase": "started", "run": str(run.path), "before": before}
+        folder.update(lambda queue, i=entry.id, f=begun: queue.changed(i, lambda known: replace(known, **f)))
+    changes.skip(folder, skipped.id)
+    changes.remove_ended(folder)
+    assert names(folder) == ["b"], "its resume begins"
+    folder.update(lambda queue: queue.changed(again.id, lambda known: replace(known, before=None)))
+    set_fields(run.record_path, state=None, **ProcessId.of(os.getpid()).to_record())
+    changes.remove_ended(folder)
+    assert names(folder) == ["b"], "it is at work"
+    set_fields(run.record_path, state="done", pid=None)
+    changes.remove_ended(folder)
+    assert names(folder) == []
+
+
 def test_times_follow_from_those_before(folder: QueueFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, gpu in (("a", "0"), ("b", "0"), ("c", "1"), ("d", None)):
         folder.add(settings(tmp_path, name, training={"max_train_steps": 100}), gpu)
