@@ -2,7 +2,8 @@
 
 Each route that can be had here runs forward and backward in a small function, compiled as the run's blocks are, and is
 compared with SDPA. What is exact and fastest wins; the answer lies in a file beside the compile cache, which is one
-folder a GPU and torch version.
+folder a GPU and torch version. An answer with a route that failed holds for the versions that it failed with, and a
+route that there was no time for is measured once more, by a later run.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ _SEGMENTS = ("varlen", "flash2")
 """Routes whose kernels see padded rows alone."""
 _FULL = "too little of the GPU's memory is free to measure attention"
 _PACKAGES = ("flash-attn", "flash-attn-4", "flash_attn_3")
+_COMPILERS = ("torch", "triton", "nvidia-cutlass-dsl")
+"""What else decides whether a kernel works here. A new one makes no other one the fastest, so names no entry."""
+_LATE = "not measured: "
+"""How the reason begins of a route that there was no time for; any other one of an entry is a failure."""
+_MOST_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,20 +142,41 @@ def fastest_route(
     form = form.rounded
     key = _key(form, routes)
     known = _read(folder).get(key) if folder is not None else None
-    if known is not None and known["route"] in routes:
+    if known is not None and not _holds_here(known, routes):
+        known = None
+    late = [name for name in known["left_out"] if name in routes and _is_late(known, name)] if known else []
+    if known is not None and not (late and known.get("tries", 1) < _MOST_TRIES):
         return Measurement(
             route=known["route"],
             milliseconds=known["milliseconds"],
             left_out={**(left_out or {}), **known["left_out"]},
             cached=True,
         )
-    times, wrong = _measured(device, form, routes)
+    # what won then is measured again beside those that were late
+    again = [name for name in routes if known is None or name in (known["route"], *late)]
+    times, wrong = _measured(device, form, {name: routes[name] for name in again})
+    if known is not None:
+        before = {**known["milliseconds"], **times}
+        times = {name: before[name] for name in routes if name in before and name not in wrong}
+        wrong = {name: why for name, why in known["left_out"].items() if name not in again} | wrong
     if not times:
         raise ValueError(f"no attention route computes here: {'; '.join(f'{n}: {why}' for n, why in wrong.items())}")
     route = winner(times)
     if folder is not None:
-        _write(folder, key, {"route": route, "milliseconds": times, "left_out": wrong})
+        tries = 1 if known is None else known.get("tries", 1) + 1
+        entry = {"route": route, "milliseconds": times, "left_out": wrong, "versions": _versions(), "tries": tries}
+        _write(folder, key, entry)
     return Measurement(route=route, milliseconds=times, left_out={**(left_out or {}), **wrong})
+
+
+def _holds_here(entry: Mapping[str, Any], routes: Mapping[str, Route]) -> bool:
+    """Whether an entry's winner can be had, and whatever failed would fail again: the versions are the same."""
+    failed = any(not _is_late(entry, name) for name in entry["left_out"])
+    return entry["route"] in routes and (not failed or entry.get("versions") == _versions())
+
+
+def _is_late(entry: Mapping[str, Any], name: str) -> bool:
+    return entry["left_out"][name].startswith(_LATE)
 
 
 def winner(times: Mapping[str, float]) -> str:
@@ -178,7 +205,7 @@ def _measured(
     began = time.monotonic()
     for name, route in routes.items():
         if times and time.monotonic() - began > _MOST_SECONDS:
-            wrong[name] = f"not measured: the others took {_MOST_SECONDS:.0f} s"
+            wrong[name] = f"{_LATE}the others took {_MOST_SECONDS:.0f} s"
             continue
         try:
             if wanted is None:
@@ -277,13 +304,22 @@ def _milliseconds(run: Callable[[], Tensor], device: torch.device) -> float:
 
 def _key(form: AttentionForm, routes: Mapping[str, Route]) -> str:
     """Name of an entry: the form, and whatever else may change the answer on one GPU and torch version."""
+    return "; ".join([form.words, form.backend or "eager", ",".join(routes), *_installed(_PACKAGES)])
+
+
+def _versions() -> list[str]:
+    return _installed((*_COMPILERS, *_PACKAGES))
+
+
+def _installed(packages: Sequence[str]) -> list[str]:
+    """``flash-attn 2.8.3`` for each of the packages that is here."""
     versions = []
-    for package in _PACKAGES:
+    for package in packages:
         try:
             versions.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
             continue
-    return "; ".join([form.words, form.backend or "eager", ",".join(routes), *versions])
+    return versions
 
 
 def _read(folder: Path) -> dict[str, dict[str, Any]]:
@@ -301,6 +337,7 @@ def _is_whole(entry: Any) -> bool:
         and isinstance(entry.get("route"), str)
         and _holds(entry.get("milliseconds"), int | float)
         and _holds(entry.get("left_out"), str)
+        and isinstance(entry.get("tries", 1), int)
     )
 
 

@@ -73,6 +73,47 @@ def test_exact_routes_are_measured_and_the_answer_is_kept(tmp_path: Path, monkey
         fastest_route(CPU, FORM, None, {"broken": BrokenAttention()})
 
 
+def test_a_failure_holds_for_its_versions_and_a_late_route_gets_one_more_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[list[str]] = []
+    measure = attention_probe._measured
+
+    def counted(device: torch.device, form: AttentionForm, routes: dict[str, Route]) -> Any:
+        measured.append(list(routes))
+        return measure(device, form, routes)
+
+    monkeypatch.setattr(attention_probe, "_measured", counted)
+    form = AttentionForm(batch=1, tokens=300, heads=1, width=16, dtype=torch.float32, padded=True, backend=None)
+
+    def probe(*names: str) -> attention_probe.Measurement:
+        return fastest_route(CPU, form, tmp_path, {name: routes()[name] for name in names})
+
+    assert "it fails here" in probe("sdpa", "broken").left_out["broken"] and probe("sdpa", "broken").cached
+    version = attention_probe.metadata.version
+    with monkeypatch.context() as patch:
+        patch.setattr(attention_probe.metadata, "version", lambda name: "99" if name == "torch" else version(name))
+        assert not probe("sdpa", "broken").cached, "another version may compute it"
+        assert probe("sdpa", "broken").cached
+    file = tmp_path / attention_probe.FILE
+    before = {key: {**entry, "versions": None} for key, entry in json.loads(file.read_text()).items()}
+    file.write_text(json.dumps(before))
+    assert not probe("sdpa", "broken").cached, "an entry of before says nothing of its versions"
+    measured.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(attention_probe, "_MOST_SECONDS", 0.0)
+        assert "not measured" in probe("sdpa", "wrong", "sink").left_out["sink"]
+    second = probe("sdpa", "wrong", "sink")
+    assert not second.cached and set(second.milliseconds) == {"sdpa", "sink"}
+    assert "sink" not in second.left_out and "wrong" in second.left_out
+    assert probe("sdpa", "wrong", "sink").cached
+    file.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(attention_probe, "_MOST_SECONDS", 0.0)
+        tried = [probe("sdpa", "sink").cached for _ in range(3)]
+    assert tried == [False, False, True], "late twice is an answer"
+
+
 def test_noise_does_not_change_the_usual_choice() -> None:
     assert winner({"fa4": 1.0, "sdpa": 0.99}) == "fa4"
     assert winner({"sdpa": 1.0, "varlen": 0.97, "flex": 0.9}) == "flex"
