@@ -14,6 +14,7 @@ export const STATES = {
 export const PHASES = {
   scan: "Scanning the dataset",
   cache_latents: "Caching latents",
+  cache_masks: "Caching masks",
   cache_text: "Caching text encoder outputs",
   load: "Loading the model",
   compile: "Compiling",

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 # Raise it when the same mask gives other weights.
 _VERSION = 1
+# Name in a file's header: whether the mask shows anything.
+_SHOWS = "shows"
 
 
 class MaskCache(TensorCache):
@@ -48,24 +50,37 @@ class MaskCache(TensorCache):
         and for those that show nothing, where the rest counts for nothing either."""
         by_file = {self.path(item, fit): (item, fit) for item, fit in wanted if item.mask is not None}
         missing = self.missing(by_file)
-        problems = []
+        problems: list[Problem] = []
         for done, path in enumerate(missing):
             if progress is not None:
                 progress(done, len(missing))
             item, fit = by_file[path]
             try:
-                self.write(path, {"mask": self._make(item, fit)})
+                mask = self._make(item, fit)
+                self.write(path, {"mask": mask}, **_facts(mask))
             except ValueError as error:
                 problems.append(Problem("dataset.folders", None, str(error), "Export the mask again, or remove it."))
         if not self.rule.unmasked_weight and not problems:
             # a crop at random may miss what the mask shows, as long as another one has it
-            seen = {item for path, (item, _) in by_file.items() if self.read(path)["mask"].any()}
-            problems += [
+            seen: set[Item] = set()
+            for done, (path, (item, _)) in enumerate(by_file.items()):
+                if progress is not None:
+                    progress(done, len(by_file))
+                if item not in seen and self._shows(path):
+                    seen.add(item)
+            problems = [
                 _empty(item) for item in dict.fromkeys(item for item, _ in by_file.values()) if item not in seen
             ]
         if problems:
             raise Refused.of(problems)
+        if progress is not None and by_file:
+            progress(len(by_file), len(by_file))
         return len(missing)
+
+    def _shows(self, path: Path) -> bool:
+        """Whether a mask shows anything, by the header of its file; those of before it was kept there are read."""
+        shows = self.facts(path).get(_SHOWS)
+        return bool(self.read(path)["mask"].any()) if shows is None else shows == "1"
 
     def weights(self, item: Item, fit: Fit, place: tuple[int, int] | None = None) -> Tensor | None:
         """Weights (h, w) of the latent's cells, float32 on the CPU; None where all count the same.
@@ -95,7 +110,7 @@ class MaskCache(TensorCache):
             made = self._make(item, fit)
         except ValueError as error:
             raise Refused(str(error), "Leave the masks alone during a run, and start again.") from error
-        self.write_or_hold(path, {"mask": made})
+        self.write_or_hold(path, {"mask": made}, **_facts(made))
         return made
 
     def _make(self, item: Item, fit: Fit) -> Tensor:
@@ -105,6 +120,10 @@ class MaskCache(TensorCache):
 
     def _cells(self, fit: Fit) -> tuple[int, int]:
         return fit.bucket.width // self._downscale, fit.bucket.height // self._downscale
+
+
+def _facts(mask: Tensor) -> dict[str, str]:
+    return {_SHOWS: str(int(bool(mask.any())))}
 
 
 def _empty(item: Item) -> Problem:

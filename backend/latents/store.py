@@ -106,6 +106,16 @@ class TensorCache:
                 self._whole.add(path)
         return tensors
 
+    def facts(self, path: Path) -> dict[str, str]:
+        """What was written of `path` beside its tensors, by its header alone; nothing of one that is in memory.
+
+        OSError when it is not there.
+        """
+        if path in self._held:
+            return {}
+        with safetensors.safe_open(path, "pt") as opened:
+            return opened.metadata() or {}
+
     def missing(self, paths: Iterable[Path]) -> list[Path]:
         """Those of `paths`, each once, that don't exist or are damaged; damaged files are removed."""
         result = []

@@ -15,6 +15,7 @@ ACTIVE: frozenset[str] = frozenset({"starting", "running", "stopping"})
 _PHASES = {
     "scan": "Reading the images",
     "cache_latents": "Encoding images",
+    "cache_masks": "Reading the masks",
     "cache_text": "Encoding captions",
     "load": "Loading the model",
     "compile": "Compiling",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,6 +72,8 @@ class Fingerprint:
     """Which experts of a model of two are trained, and the length of their turns; "" where none is named."""
     kind: str = "lora"
     """What is trained: lora, or full for the denoiser's own weights."""
+    parts: Mapping[str, str] | None = None
+    """What `data` is made of and what is done with it, each by the name that it is told by, and its digest."""
 
 
 def save_state(
@@ -194,8 +196,9 @@ def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], obje
             both = "" if key in ("targets", "layers", "merged") else f" ({saved.get(key)}, now {current[key]})"
             text = f"The state to resume from was made with other values of {setting}{both}"
             raise Refused(text, f"Set {setting} back, or start {_WITH_FILE}", setting)
-    if saved.get("data") != current["data"]:
-        warn("The training pictures changed since the run stopped: it continues, but not as if it had not stopped.")
+    changed = _changed_data(saved, current)
+    if changed:
+        warn(f"{changed} changed since the run stopped: it continues, but not as if it had not stopped.")
     # states of before there was a choice have none
     if saved.get("base", current["base"]) != current["base"]:
         then, here = (kept.replace(" ", ", multiplied in ") for kept in (saved["base"], current["base"]))
@@ -203,6 +206,19 @@ def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], obje
             f"The base model was kept as {then} when the run stopped, and is kept as {here} now: it continues, but not "
             "as if it had not stopped."
         )
+
+
+def _changed_data(saved: dict[str, Any], current: dict[str, Any]) -> str:
+    """What is trained on otherwise than before, as the beginning of a sentence; "" where nothing is."""
+    before, now = saved.get("parts"), current["parts"]
+    if not isinstance(before, dict) or now is None:  # states of before have one digest of all
+        return "" if saved.get("data") == current["data"] else "The training images, captions or masks"
+    names = [name for name, digest in now.items() if before.get(name, "") != digest]
+    if not names:
+        return ""
+    *most, last = names
+    listed = f"{', '.join(most)} and {last}" if most else last
+    return f"The training {listed}" if names[0] == "images" else f"The {listed} of the training images"
 
 
 def _rng() -> dict[str, Any]:

@@ -25,8 +25,10 @@ def encode(inputs: Inputs, events: EventWriter, requests: Requests) -> None:
     with PhaseProgress(events, "cache_latents") as progress:
         made = build_latents(inputs.latents, inputs.pictures(), lambda: _vae(inputs), requests.watched(progress))
     log.info("Latents: %d encoded", made)
-    made = inputs.masks.build(inputs.pictures(), lambda *_: requests.check())
-    if made:
+    masked = [(item, fit) for item, fit in inputs.pictures() if item.mask is not None]
+    if masked:
+        with PhaseProgress(events, "cache_masks") as progress:
+            made = inputs.masks.build(masked, requests.watched(progress))
         log.info("Masks: %d made", made)
     free_memory()
     with PhaseProgress(events, "cache_text") as progress:

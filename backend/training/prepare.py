@@ -35,6 +35,7 @@ from backend.training.attention_choice import choose_attention
 from backend.training.checkpoint import Fingerprint, load_state
 from backend.training.compile_progress import CompileProgress
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes, warmed_compiler
+from backend.training.data_digests import data_digests
 from backend.training.encoding import encode
 from backend.training.full_weights import rows_digest
 from backend.training.gathering import compute_dtype, gather
@@ -171,6 +172,7 @@ def _fingerprint(inputs: Inputs, trainable: Trainable) -> Fingerprint:
         merged=base_weights_identity(cfg),
         experts=_experts(cfg),
         kind=cfg.training.kind,
+        parts=data_digests(cfg, inputs.plan),
     )
 
 

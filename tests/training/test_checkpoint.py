@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +160,19 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, caplog: pytest
         small.parts,
         Fingerprint(rank=4, alpha=4.0, targets=("a", "b"), optimizer="adamw", data="other pictures"),
     )
-    assert "pictures changed" in caplog.text and "kept as" not in caplog.text
+    assert "images, captions or masks changed" in caplog.text and "kept as" not in caplog.text
+    parts = {"images": "1", "captions": "1", "masks": "", "augmentation": ""}
+    with_parts = save_state(tmp_path / "new", Position(), small.lora, small.parts, replace(PRINT, parts=parts))
+    for changed, words in (
+        ({}, ""),
+        ({"masks": "2"}, "The masks of the training images changed since"),
+        ({"captions": "2", "masks": "2", "augmentation": "2"}, "The captions, masks and augmentation of the training"),
+        ({"images": "2", "captions": "2"}, "The training images and captions changed since"),
+    ):
+        caplog.clear()
+        now = replace(PRINT, data="d2" if changed else "d1", parts=parts | changed)
+        load_state(with_parts, small.lora, small.parts, now)
+        assert words in caplog.text if words else not caplog.text
     load_state(
         state,
         small.lora,

@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from backend.base.errors import Refused
-from backend.config.schema import Config
+from backend.config.schema import Config, with_values
 from backend.dataset.buckets import Bucket, Fit
 from backend.dataset.items import Item, Scan
 from backend.dataset.masks import MaskRule
@@ -25,6 +25,7 @@ from backend.objectives.flow_matching import FlowMatching
 from backend.plan.make_plan import plan_for
 from backend.runs.folder import Run
 from backend.runs.picture_table import read_table
+from backend.training.data_digests import data_digests
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
@@ -72,6 +73,7 @@ def test_a_tagged_folder_with_masks_trains_and_resumes_to_the_same_bits(tiny_flu
     assert code == 0, events(half, "error")
     assert [row["loss"] for row in rows(half)] == [row["loss"] for row in rows(straight)]
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
+    assert not any("changed since" in event["text"] for event in events(half, "warning"))
     words = " ".join(event["text"] for event in events(straight) if event.get("text"))
     assert "1 of 2 images without a mask" in words
     # each of them is in the loss: that of the first steps without one of them is another
@@ -87,6 +89,32 @@ def test_a_tagged_folder_with_masks_trains_and_resumes_to_the_same_bits(tiny_flu
     assert at_start(straight) == pytest.approx(at_start(unpadded), rel=1e-4)
     assert at_start(straight)["picture_0.png"] != pytest.approx(whole["picture_0.png"], rel=1e-3)
     assert at_start(straight)["picture_1.png"] == whole["picture_1.png"]
+
+
+def test_what_a_resume_warns_of_is_told_apart(tiny_flux: Path, tmp_path: Path) -> None:
+    def digests(cfg: Config) -> dict[str, str]:
+        return data_digests(cfg, plan_for(cfg, scan_dataset(cfg)))
+
+    cfg = settings(tiny_flux, tmp_path)
+    before = digests(cfg)
+
+    def changed(**values: Any) -> set[str]:
+        now = digests(with_values(cfg, {name.replace("__", "."): value for name, value in values.items()}))
+        return {name for name in before if before[name] != now[name]}
+
+    assert list(before) == ["images", "captions", "masks", "augmentation"] and not changed()
+    assert changed(training__seed=9, optimizer__learning_rate=0.02) == set()
+    assert changed(augmentation__image_variants=7) == changed(augmentation__flip_aug=False) == {"augmentation"}
+    assert changed(masks__unmasked_weight=0.2) == {"masks"}
+    assert changed(captions__keep_tokens=2) == changed(dataset__caption_dropout_rate=0.5) == {"captions"}
+    left_half(tmp_path / "masks" / "picture_0.png", (128, 128))
+    assert changed() == {"masks"}
+    (tmp_path / "images" / "picture_1.txt").write_text("another")
+    assert changed() == {"masks", "captions"}
+    Image.new("RGB", (96, 64), "red").save(tmp_path / "images" / "picture_1.png")
+    assert changed() == {"masks", "captions", "images"}
+    cfg.dataset.folders[0].mask_path = None
+    assert digests(cfg)["masks"] == ""
 
 
 def at_start(run: Run) -> dict[str, float]:
@@ -167,7 +195,9 @@ def test_masks_are_found_by_name_and_by_transparency_and_wrong_ones_are_named(tm
     assert len(scan.items) == 6 and scan.ignored == {"masks of images (-masklabel)": 1}
 
 
-def test_a_mask_is_cut_and_mirrored_as_its_image_and_weighs_the_cells(tmp_path: Path) -> None:
+def test_a_mask_is_cut_and_mirrored_as_its_image_and_weighs_the_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The left half of a picture and of its mask is white: what counts is what is white, however it is cut."""
     (tmp_path / "i").mkdir()
     white = Image.new("RGB", (160, 64))
@@ -207,6 +237,19 @@ def test_a_mask_is_cut_and_mirrored_as_its_image_and_weighs_the_cells(tmp_path: 
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "m")})
     with pytest.raises(Refused, match=r"a\.png.*shows nothing"):
         cache_of(tmp_path).build([(scan.items[0], plain)])
+    # the files say so in their headers; those of before are read
+    said, read = [], []
+    again, black = cache_of(tmp_path), (scan.items[0], plain)
+    monkeypatch.setattr(again, "missing", lambda paths: [])
+    monkeypatch.setattr(again, "read", lambda path: read.append(path) or MaskCache.read(again, path))
+    assert again.build([(item, fit) for fit in fits], lambda *at: said.append(at)) == 0
+    with pytest.raises(Refused, match="shows nothing"):
+        again.build([black])
+    assert said[0] == (0, 6) and said[-1] == (6, 6) and not read
+    again.write(again.path(*black), again.read(again.path(*black)))
+    with pytest.raises(Refused, match="shows nothing"):
+        again.build([black])
+    assert len(read) == 2
     assert cache_of(tmp_path, unmasked_weight=0.1).build([(scan.items[0], plain)]) == 0
 
 

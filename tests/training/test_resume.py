@@ -140,11 +140,11 @@ def test_settings_changed_before_a_resume_hold_from_its_first_step(
 
     wider = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 8}, dataset={"batch_size": 4})
     dump(wider, run.config_path, whole=True)
-    assert not any("pictures changed" in event["text"] for event in events(run, "warning"))
+    assert not any("changed since the run stopped" in event["text"] for event in events(run, "warning"))
     (image_folder / "picture_0.txt").write_text("another caption", encoding="utf-8")
     _, code = train_here(wider, run, resume=True)
     assert code == 0, events(run, "error")
-    assert any("pictures changed" in event["text"] for event in events(run, "warning"))
+    assert any("The captions of the training images changed" in event["text"] for event in events(run, "warning"))
     assert [(row["step"], row["epoch"]) for row in rows(run)[-2:]] == [(7, 1), (8, 2)]
     assert any("continues with the next epoch after step 6" in event["text"] for event in events(run, "warning"))
 

@@ -50,7 +50,7 @@ def phase_seconds(events: Sequence[Event], began: float, ended: float) -> dict[s
 def spent_filling(events: Sequence[Event], rows: Sequence[Row], began: float, ended: float) -> bool:
     """Whether a process that began and ended then (unix seconds) spent time on filling caches, compiled blocks too."""
     phases = phase_seconds(events, began, ended)
-    cached = phases.get("cache_latents", 0.0) + phases.get("cache_text", 0.0)
+    cached = sum(phases.get(name, 0.0) for name in ("cache_latents", "cache_masks", "cache_text"))
     return cached > _LEAST_FILLING_S or any((row.get("cache_misses") or 0) > 0 for row in rows[-1:])
 
 

@@ -35,7 +35,8 @@ class PhaseEvent(Event):
 
     kind = "phase"
     phase: str
-    """scan, cache_latents, cache_text, load, compile, train, validate, picture_losses, sample, save or pause."""
+    """scan, cache_latents, cache_masks, cache_text, load, compile, train, validate, picture_losses, sample, save or
+    pause."""
     done: int | None = None
     total: int | None = None
     eta_s: float | None = None
