@@ -45,7 +45,7 @@ from backend.runs.preview.request import (
     settings_of_run,
     with_new_rows,
 )
-from backend.runs.start_lock import shares_device
+from backend.runs.start_lock import probes, shares_device
 
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -183,6 +183,9 @@ def _say_who_is_at_work(request: PreviewRequest, console: Console) -> None:
         if not followed and run.is_at_work() and shares_device(run):
             text = f"note: the run {run.name} is at work on the same device: both get slower, and memory may run out."
             console.print(text, markup=False, soft_wrap=True)
+    if any(probe.is_at_work() and shares_device(probe) for probe in probes()):
+        text = "note: a finish time is being measured on the same device: it will be too long, and memory may run out."
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def _plan(request: PreviewRequest, vram_gb: float | None, console: Console) -> int:

@@ -23,7 +23,7 @@ from backend.runs.diagnose import explain
 from backend.runs.folder import Run, list_runs
 from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.request import Cell, PreviewRequest
-from backend.runs.start_lock import shares_device
+from backend.runs.start_lock import probes, shares_device
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Ending:
     has_gpu: bool
     clock: Callable[[], float] = time.monotonic
     _looked: float = float("-inf")
-    _run: str | None = None
+    _needed_by: str | None = None
 
     def reason(self) -> str | None:
         """In words for a person; None while it may stay."""
@@ -51,8 +51,16 @@ class Ending:
             return "Another preview took its place."
         if self.has_gpu and self.clock() - self._looked > _RUNS_S:
             self._looked = self.clock()
-            self._run = next((run.name for run in self._runs() if run.is_at_work() and shares_device(run)), None)
-        return None if self._run is None else f"The run {self._run} needs the GPU."
+            self._needed_by = self._other()
+        return None if self._needed_by is None else f"{self._needed_by} needs the GPU."
+
+    def _other(self) -> str | None:
+        """Who else is at work on the GPU, as the beginning of a sentence."""
+        for name, runs in (("The finish time that is being measured", probes()), ("", self._runs())):
+            for run in runs:
+                if run.is_at_work() and shares_device(run):
+                    return name or f"The run {run.name}"
+        return None
 
     def is_replaced(self) -> bool:
         """Whether the folder names another process as its worker. A file that can't be read names none."""

@@ -50,7 +50,7 @@ def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None, gpus: s
         stack.callback(_threads.release)
         _lock_file(stack)
         seen = os.environ.get("CUDA_VISIBLE_DEVICES") if gpus is None else gpus
-        known = [*runs(), *_probes()]
+        known = [*runs(), *probes()]
         other = next((run for run in known if run != but and run.is_at_work() and shares_device(run, seen)), None)
         if other is not None:
             raise _busy(other, seen)
@@ -59,14 +59,15 @@ def one_start(runs: Callable[[], Iterable[Run]], but: Run | None = None, gpus: s
 
 def announce_probe(run: Run) -> None:
     """Let all starts know of a probe, which lies in no folder of runs. Called while `one_start` is held."""
-    running = [probe.path for probe in _probes() if probe.is_at_work()]
+    running = [probe.path for probe in probes() if probe.is_at_work()]
     try:
         write_atomic(LOCK.with_name(_PROBES), "".join(f"{path}\n" for path in [*running, run.path]))
     except OSError as error:
         log.debug("other starts will not know of the probe: %s", error)
 
 
-def _probes() -> list[Run]:
+def probes() -> list[Run]:
+    """Finish times that are being measured, each a run in no folder of runs; some may have ended."""
     try:
         return [Run(path) for path in LOCK.with_name(_PROBES).read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):
@@ -90,7 +91,7 @@ def _stuck() -> RunBusy:
 
 
 def _busy(other: Run, seen: str | None) -> RunBusy:
-    if other in _probes():
+    if other in probes():
         return RunBusy(
             "A finish time is being measured, and two at once would share one GPU, or the CPU.",
             "Wait until it is known, or cancel it on the Training tab or in its terminal.",

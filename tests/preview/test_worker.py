@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from backend.preview import worker
+from backend.preview.__main__ import _say_who_is_at_work
 from backend.preview.carry_out import Studio
 from backend.preview.worker import Ending, serve, work_on
+from backend.runs import start_lock
 from backend.runs.folder import Run
 from backend.runs.preview import process
 from backend.runs.preview.folder import PreviewFolder
@@ -94,7 +98,10 @@ def test_a_pipeline_stays_for_what_fits_and_goes_for_a_larger_lora(tiny_flux: Pa
         assert (tmp_path / one / "01-01.png").read_bytes() == (tmp_path / other / "01-01.png").read_bytes()
 
 
-def test_a_run_on_the_same_gpu_ends_the_worker(tiny_flux: Path, folder: PreviewFolder, tmp_path: Path) -> None:
+def test_a_run_on_the_same_gpu_ends_the_worker(
+    tiny_flux: Path, folder: PreviewFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_lock, "LOCK", tmp_path / "starts" / ".start.lock")
     run = Run.create_empty(tmp_path / "runs", "x")
     on_gpu, on_cpu = (Ending(folder=folder, roots=[tmp_path / "runs"], has_gpu=gpu) for gpu in (True, False))
     assert on_gpu.reason() is None
@@ -111,6 +118,19 @@ def test_a_run_on_the_same_gpu_ends_the_worker(tiny_flux: Path, folder: PreviewF
     on_gpu._looked = float("-inf")
     assert on_gpu.reason() == f"The run {run.name} needs the GPU."
     run.finish("done")
+    on_gpu._looked = float("-inf")
+    assert on_gpu.reason() is None
+    # nor does a finish time that is measured lie in a folder of runs
+    probe = Run.create_empty(tmp_path / ".probes", "probe")
+    with start_lock.one_start(lambda: []):
+        probe.prepare_start(["x"])
+        start_lock.announce_probe(probe)
+    on_gpu._looked = float("-inf")
+    assert on_gpu.reason() == "The finish time that is being measured needs the GPU." and on_cpu.reason() is None
+    console = Console(file=io.StringIO(), width=200)
+    _say_who_is_at_work(request(tiny_flux), console)
+    assert "a finish time is being measured" in console.file.getvalue()
+    probe.finish("done")
     on_gpu._looked = float("-inf")
     assert on_gpu.reason() is None
     folder.ask_to_end()
