@@ -42,6 +42,7 @@ def routes(store: RunStore, folder: QueueFolder, preview: PreviewFolder) -> APIR
         return answer(
             {
                 "on": queue.on,
+                "paused_by": queue.paused_by,
                 "continue_ended": queue.continue_ended,
                 "gpus": _gpus(),
                 "entries": [row.to_dict() for row in view.rows(folder, store.runs())],

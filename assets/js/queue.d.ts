@@ -15,6 +15,8 @@ export interface QueueEntry {
 }
 export interface QueueState {
   on: boolean;
+  /** Why the queue has paused itself; empty where it has not. */
+  paused_by: string;
   continue_ended: boolean;
   gpus: { id: string; name: string }[];
   entries: QueueEntry[];

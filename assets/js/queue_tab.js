@@ -168,11 +168,18 @@ const head = (state) => {
       el("h2", {}, state.on ? "The queue is on" : "The queue is paused"),
       el("span", { class: "note" }, `${formatCount(waiting, "run")} waiting`),
     ),
+    state.paused_by
+      ? el(
+          "ul",
+          { class: "problem-list", role: "alert" },
+          el("li", {}, `The queue has paused itself. ${state.paused_by}`),
+        )
+      : null,
     el(
       "p",
       { class: "note" },
-      "Runs are trained in this order, one at a time on each GPU. A run that fails stops no other. " +
-        "The queue continues when this page is closed.",
+      "Runs are trained in this order, one at a time on each GPU. A run that fails stops no other, " +
+        "unless the disk is full or can't be written. The queue continues when this page is closed.",
     ),
     el(
       "div",
@@ -229,7 +236,7 @@ const partsOf = (state) => {
     const shown = [{ ...entry, begins: null, ends: null }, times(entry), waiting.indexOf(entry), waiting.length];
     return { id: entry.id, key: JSON.stringify([shown, state.gpus]), make: () => card(entry, state, waiting) };
   });
-  const key = JSON.stringify([state.on, state.continue_ended, waiting.length, ended]);
+  const key = JSON.stringify([state.on, state.paused_by, state.continue_ended, waiting.length, ended]);
   const first = { id: "head", key, make: () => head(state) };
   return [first, ...(cards.length ? cards : [{ id: "empty", key: "", make: empty }])];
 };

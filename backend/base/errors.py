@@ -51,6 +51,9 @@ class Failed(RuntimeError):
         super().__init__(f"{text} {remedy}")
 
 
+_NO_ACCESS = {errno.EROFS: "read_only", errno.EACCES: "not_writable", errno.EPERM: "not_writable"}
+
+
 class WriteFailed(OSError):
     """A file could not be written whole; what was there before is still there.
 
@@ -58,6 +61,11 @@ class WriteFailed(OSError):
         text: what is wrong, in one sentence.
         remedy: what to do about it.
     """
+
+    @property
+    def kind(self) -> str:
+        """As `backend.runs.diagnose.Diagnosis.kind`."""
+        return _NO_ACCESS.get(self.errno or 0, "said")
 
     def __init__(self, text: str, remedy: str, number: int | None = None) -> None:
         super().__init__(f"{text} {remedy}")

@@ -16,7 +16,7 @@ from backend.runs.record import FINAL
 
 def set_on(folder: QueueFolder, on: bool) -> None:
     """Start or pause the queue. A run at work continues."""
-    folder.update(lambda queue: replace(queue, on=on))
+    folder.update(lambda queue: replace(queue, on=on, paused_by=""))
 
 
 def set_continue_ended(folder: QueueFolder, wanted: bool) -> None:
@@ -40,7 +40,7 @@ def run_now(folder: QueueFolder, identity: str) -> None:
 
     def change(queue: Queue) -> Queue:
         _waiting(queue, identity)
-        return replace(queue.moved(identity, 0), on=True)
+        return replace(queue.moved(identity, 0), on=True, paused_by="")
 
     folder.update(change)
 
@@ -127,13 +127,17 @@ def remove(folder: QueueFolder, identity: str) -> Removed:
 
 
 def restore(folder: QueueFolder, removed: Removed) -> None:
-    """Put an entry back to its place. Raises WriteFailed."""
+    """Put an entry back to its place. Raises WriteFailed.
+
+    One whose end was told meanwhile comes back as ended.
+    """
     write_atomic(folder.config_path(removed.entry.id), removed.settings)
 
     def change(queue: Queue) -> Queue:
         entries = [entry for entry in queue.entries if entry.id != removed.entry.id]
-        entries.insert(removed.place, removed.entry)
-        return replace(queue, entries=tuple(entries))
+        told = removed.entry.phase == "started" and removed.entry not in queue.leaving
+        entries.insert(removed.place, replace(removed.entry, phase="ended") if told else removed.entry)
+        return replace(queue.left(removed.entry.id), entries=tuple(entries))
 
     folder.update(change)
 
@@ -144,13 +148,13 @@ def remove_ended(folder: QueueFolder) -> None:
     Also one whose run tells its end while the worker still waits for its process to leave.
     """
 
-    def stays(entry: Entry) -> bool:
+    def has_ended(entry: Entry) -> bool:
         if entry.phase != "started" or entry.run is None:
-            return entry.phase in ("waiting", "started")
+            return entry.phase not in ("waiting", "started")
         current = Run(entry.run).record()
-        return current.get("state") not in FINAL or current.get("start") == entry.before
+        return current.get("state") in FINAL and current.get("start") != entry.before
 
-    folder.update(lambda queue: replace(queue, entries=tuple(filter(stays, queue.entries))))
+    folder.update(lambda queue: queue.without(*(entry.id for entry in queue.entries if has_ended(entry))))
 
 
 def _change(

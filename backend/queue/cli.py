@@ -48,7 +48,12 @@ def _show(options: argparse.Namespace, folder: QueueFolder, console: Console) ->
     queue = folder.read()
     if options.json:
         rows = [row.to_dict() for row in listed]
-        content = {"on": queue.on, "continue_ended": queue.continue_ended, "entries": rows}
+        content = {
+            "on": queue.on,
+            "paused_by": queue.paused_by,
+            "continue_ended": queue.continue_ended,
+            "entries": rows,
+        }
         console.file.write(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
         return 0
     if not listed:
@@ -63,6 +68,8 @@ def _show(options: argparse.Namespace, folder: QueueFolder, console: Console) ->
         shown = f"[{style}]{word}[/]" if style else word
         table.add_row(row.entry.id, escape(row.entry.name), shown, row.entry.gpu or "any", *times, escape(row.text))
     console.print(table)
+    if queue.paused_by:
+        console.print(escape(f"The queue has paused itself. {queue.paused_by}"), style="red", soft_wrap=True)
     console.print("The queue is on." if queue.on else "The queue is paused. Start it: launcher.py queue start")
     return 0
 

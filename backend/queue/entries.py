@@ -51,6 +51,10 @@ class Queue:
     """Whether entries are started; a run that was started continues in any case."""
     continue_ended: bool = False
     """Whether a run that ended without a word (a crash, a power cut) is continued from its saved state."""
+    paused_by: str = ""
+    """Why the queue has paused itself; "" where it has not."""
+    leaving: tuple[Entry, ...] = ()
+    """Entries that were taken off the list before their run's end was noted, which is still told."""
 
     def of(self, identity: str) -> Entry | None:
         """The entry of this id."""
@@ -64,9 +68,15 @@ class Queue:
         """The queue with one entry changed; the same where that entry is gone."""
         return replace(self, entries=tuple(change(each) if each.id == identity else each for each in self.entries))
 
-    def without(self, identity: str) -> Queue:
-        """The queue without one entry."""
-        return replace(self, entries=tuple(each for each in self.entries if each.id != identity))
+    def without(self, *identities: str) -> Queue:
+        """The queue without some entries. Of those whose run has ended and was not told, the end is still told."""
+        gone = [each for each in self.entries if each.id in identities]
+        leaving = (*self.leaving, *(each for each in gone if each.phase == "started"))
+        return replace(self, entries=tuple(each for each in self.entries if each not in gone), leaving=leaving)
+
+    def left(self, identity: str) -> Queue:
+        """The queue once the end of an entry that was taken off was told."""
+        return replace(self, leaving=tuple(each for each in self.leaving if each.id != identity))
 
     def moved(self, identity: str, to: int) -> Queue:
         """The queue with one entry at the place `to` of those that wait, counted from 0; others keep their order."""
@@ -85,18 +95,23 @@ class Queue:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Queue:
         """The queue of such values; an entry that is none is left out."""
-        rows = data.get("entries")
-        entries = (_entry(row) for row in (rows if isinstance(rows, list | tuple) else ()))
         return cls(
-            entries=tuple(entry for entry in entries if entry is not None),
+            entries=_entries(data.get("entries")),
             on=data.get("on") is True,
             continue_ended=data.get("continue_ended") is True,
+            paused_by=str(data.get("paused_by") or ""),
+            leaving=_entries(data.get("leaving")),
         )
 
 
 def shares_gpu(one: str | None, other: str | None) -> bool:
     """Whether two entries may want the same GPU."""
     return one is None or other is None or one == other
+
+
+def _entries(rows: Any) -> tuple[Entry, ...]:
+    listed = (_entry(row) for row in (rows if isinstance(rows, list | tuple) else ()))
+    return tuple(entry for entry in listed if entry is not None)
 
 
 def _entry(row: Any) -> Entry | None:

@@ -48,8 +48,8 @@ def see_to(folder: QueueFolder, roots: Iterable[Path], preview: Path | None = No
 def is_needed(folder: QueueFolder) -> bool:
     """Whether there is something to start, or a run whose end nobody has seen."""
     queue = folder.read()
-    unseen = any(entry.phase == "started" for entry in queue.entries)
-    return unseen or (queue.on and bool(queue.waiting()))
+    unseen = queue.leaving or any(entry.phase == "started" for entry in queue.entries)
+    return bool(unseen) or (queue.on and bool(queue.waiting()))
 
 
 def _environment() -> dict[str, str]:

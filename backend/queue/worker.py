@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +20,12 @@ import psutil
 from backend.base.errors import WriteFailed
 from backend.base.files import locked, write_atomic
 from backend.base.jsonable import dumps
+from backend.base.paths import resolve
 from backend.config.schema import Config
+from backend.queue.disk import shared_by_next, shared_by_next_start
 from backend.queue.entries import Entry, Queue, shares_gpu
 from backend.queue.folder import QueueFolder
+from backend.queue.notices import Notices
 from backend.queue.process import is_needed
 from backend.runs import record, supervise
 from backend.runs.errors import RunBusy, RunError
@@ -44,7 +46,6 @@ _AFTER_ERROR_S = 10.0
 _LEAVING_S = 60.0
 # A run that ends without a word again and again, and never comes further, is left as it is.
 _MOST_RESTARTS = 3
-_COMMAND_S = 60.0
 # From here on an exit code of Windows is a fault, such as an access to memory that is not there.
 _WINDOWS_FAULT = 0x80000000
 
@@ -56,6 +57,7 @@ class Worker:
     folder: QueueFolder
     roots: Sequence[Path]
     preview: Path | None = None
+    notices: Notices = field(default_factory=Notices)
     _next_try: dict[str, float] = field(default_factory=dict)
 
     def work(self) -> None:
@@ -63,7 +65,7 @@ class Worker:
         while True:
             try:
                 self.look()
-                if not is_needed(self.folder) and self._leave():
+                if not self.notices.look() and not is_needed(self.folder) and self._leave():
                     return
             except Exception:
                 log.exception("The queue can't go on now and tries again in %g seconds.", _AFTER_ERROR_S)
@@ -75,13 +77,17 @@ class Worker:
         for entry in self.folder.read().entries:
             if entry.phase == "started":
                 self._follow(entry)
+        for entry in self.folder.read().leaving:
+            self._see_off(entry)
         queue = self.folder.read()
         if not queue.on:
             return
-        taken = [entry.gpu for entry in queue.entries if entry.phase == "started"]
+        taken = [entry.gpu for entry in (*queue.entries, *queue.leaving) if entry.phase == "started"]
         for entry in queue.waiting():
             if not any(shares_gpu(entry.gpu, gpu) for gpu in taken):
                 self._start(entry)
+                if not self.folder.read().on:  # it has paused itself
+                    return
             taken.append(entry.gpu)  # whoever comes later waits for it
 
     def _follow(self, entry: Entry) -> None:
@@ -109,7 +115,34 @@ class Worker:
                 return
         log.info("%s: %s", run.name, status.text)
         if self._change(entry, phase="ended"):
+            self._pause(run.name, shared_by_next(status))
             self._notify(run.name, status.state, status.text, str(run.path))
+
+    def _see_off(self, entry: Entry) -> None:
+        """Tell the end of an entry that was taken off the list, once its process has left."""
+        run = _run_of(entry)
+        current = {} if run is None or not run.path.is_dir() else run.record()
+        if run is not None and (run.is_at_work() or _is_leaving(run, current)):
+            return
+        if run is not None and current.get("start") not in (None, entry.before):
+            (status,) = statuses([run])
+            if status.active:
+                return
+            self._notify(run.name, status.state, status.text, str(run.path))
+        self.folder.update(lambda queue: queue.left(entry.id))
+
+    def _pause(self, name: str, why: str) -> None:
+        """Pause the queue where the next run would fail as `name` did. why: as `shared_by_next` gives it."""
+
+        def change(queue: Queue) -> Queue:
+            if not (queue.on and queue.waiting()):
+                return queue
+            text = f"{name} failed because {why}"
+            log.warning("The queue pauses: %s", text)
+            return replace(queue, on=False, paused_by=text)
+
+        if why:
+            self.folder.update(change)
 
     def _start(self, entry: Entry) -> None:
         """Start a run if its GPU is free; one that can't be started has ended, and its entry says why."""
@@ -128,6 +161,7 @@ class Worker:
             self._next_try[entry.id] = time.monotonic() + _AFTER_BUSY_S
         except (RunError, OSError, psutil.Error) as wrong:
             self._fail(entry, str(wrong))
+            self._pause(entry.name, shared_by_next_start(wrong, resolve(loaded.config.saving.output_dir)))
 
     def _begin(self, entry: Entry, config: Config) -> None:
         known = _run_of(entry)
@@ -189,18 +223,11 @@ class Worker:
         return [*own, *(run for root in roots for run in list_runs(root))]
 
     def _notify(self, name: str, state: str, text: str, path: str) -> None:
-        """Run a person's own command, which learns from its environment what has ended."""
+        """Start a person's own command, which learns from its environment what has ended."""
         command = self.folder.command()
-        if not command:
-            return
-        facts = {"RUN": name, "STATE": state, "TEXT": text, "FOLDER": path}
-        left = len(self.folder.read().waiting())
-        environment = os.environ | {f"MONOTILE_{key}": value for key, value in facts.items()}
-        environment["MONOTILE_WAITING"] = str(left)
-        try:
-            subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, timeout=_COMMAND_S, check=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            log.warning("The command for the end of a run failed: %s", error)
+        if command:
+            left = str(len(self.folder.read().waiting()))
+            self.notices.send(command, {"RUN": name, "STATE": state, "TEXT": text, "FOLDER": path, "WAITING": left})
 
     def _leave(self) -> bool:
         """Leave under the queue's lock, so that nobody adds an entry and takes this process for its worker."""

@@ -41,6 +41,8 @@ class Failure:
     """What to change."""
     exception: str | None = None
     """The error as Python wrote it."""
+    kind: str = ""
+    """As `backend.runs.diagnose.Diagnosis.kind`; "" where it is not known."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class _Summary:
             case WarningEvent():
                 self.warnings.append({"text": event.text, "remedy": event.remedy})
             case ErrorEvent():
-                self.error = _failure(event.text, event.cause, event.remedy, event.exception)
+                self.error = _failure(event.text, event.cause, event.remedy, event.exception, event.error_kind)
             case DoneEvent():
                 self.end = "done"
             case StoppedEvent():
@@ -208,7 +208,7 @@ class StatusReader:
                 )
             tail = tail_log(self.run.log_path, lines=400, since=max(0, int(number(current, "log_offset"))))
             diagnosis = diagnose(tail, _whole(current.get("exit_code")))
-            why = Failure(diagnosis.text, diagnosis.cause, diagnosis.remedy, diagnosis.exception)
+            why = Failure(diagnosis.text, diagnosis.cause, diagnosis.remedy, diagnosis.exception, diagnosis.kind)
             self._diagnosed = (key, why)
         return self._diagnosed[1]
 
@@ -249,12 +249,14 @@ def _elapsed(current: dict, active: bool) -> float | None:
 
 def _failure_of(fields: dict) -> Failure:
     """Out of a record, which somebody may have edited."""
-    text, cause, remedy, exception = (fields.get(name) for name in ("text", "cause", "remedy", "exception"))
-    return _failure(str(text or ""), str(cause or ""), str(remedy or ""), str(exception) if exception else None)
+    text, cause, remedy, exception, kind = (
+        str(fields.get(name) or "") for name in ("text", "cause", "remedy", "exception", "kind")
+    )
+    return _failure(text, cause, remedy, exception, kind)
 
 
-def _failure(text: str, cause: str, remedy: str, exception: str | None) -> Failure:
-    return Failure(text or "The trainer stopped with an error.", cause, remedy, exception or None)
+def _failure(text: str, cause: str, remedy: str, exception: str | None, kind: str | None) -> Failure:
+    return Failure(text or "The trainer stopped with an error.", cause, remedy, exception or None, kind or "")
 
 
 def _dict(value: object) -> dict:

@@ -153,7 +153,7 @@ def _fail(run: Run, events: EventWriter, error: BaseException, cfg: Config | Non
     diagnosis = replace(diagnosis, exception=getattr(error, "exception", None) or diagnosis.exception)
     events.write(diagnosis.as_event())
     message = {"text": diagnosis.text, "cause": diagnosis.cause, "remedy": diagnosis.remedy}
-    _finish(run, "failed", error={**message, "exception": diagnosis.exception})
+    _finish(run, "failed", error={**message, "exception": diagnosis.exception, "kind": diagnosis.kind})
     return WRONG_INPUT if isinstance(error, Refused) else FAILED
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,13 @@ def test_the_second_of_three_is_killed_and_all_end_as_told(
         card(page, "q-two").get_by_text("Remove", exact=True).click()
         page.locator(".toast").get_by_role("button", name="Undo").click()
         expect(page.locator(".queue-entry h2")).to_have_text(["q-one", "q-two", "q-three"])
+        folder.update(lambda queue: replace(queue, paused_by="q-zero failed because the disk is full."))
+        expect(page.locator("#queue-head [role=alert]")).to_have_text(
+            "The queue has paused itself. q-zero failed because the disk is full."
+        )
         page.click("#queue-switch")
         expect(page.locator("#queue-head h2")).to_have_text("The queue is on")
+        expect(page.locator("#queue-head [role=alert]")).to_have_count(0)
         expect(card(page, "q-one").locator(".state")).to_have_text("Finished", timeout=TRAINING_MS)
         two = Run(str(started(folder, 1)))
         wait_for(two.has_state, 120)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -187,6 +189,81 @@ def test_ended_ones_are_removed_also_while_their_process_leaves(folder: QueueFol
     set_fields(run.record_path, state="done", pid=None)
     changes.remove_ended(folder)
     assert names(folder) == []
+
+
+def test_the_end_of_an_entry_that_was_taken_off_is_told_beside_the_queue(folder: QueueFolder, tmp_path: Path) -> None:
+    said = tmp_path / "said.txt"
+    folder.set_command(["sh", "-c", f"echo $MONOTILE_RUN $MONOTILE_STATE >> {said}; sleep 60"])
+    run, worker = make_run(tmp_path / "runs", steps=4), Worker(folder=folder, roots=[])
+    worker.notices.longest_s = 0.5
+    entry = folder.add(settings(tmp_path, "a"))
+    set_fields(run.record_path, start="word", state="done", pid=None)
+
+    def start() -> None:
+        begun = {"phase": "started", "run": str(run.path)}
+        folder.update(lambda queue: queue.changed(entry.id, lambda known: replace(known, **begun)))
+
+    start()
+    removed = changes.remove(folder, entry.id)
+    assert names(folder) == [] and process.is_needed(folder), "its end was not told yet"
+    changes.restore(folder, removed)
+    assert folder.read().entries[0].phase == "started" and not folder.read().leaving
+    changes.remove_ended(folder)
+    assert Queue.from_json(folder.read().to_json()) == folder.read() and len(folder.read().leaving) == 1
+    began = time.monotonic()
+    worker.look()
+    assert time.monotonic() - began < 0.5 and not process.is_needed(folder), "nothing waits for the command"
+    changes.restore(folder, removed)
+    assert folder.read().entries[0].phase == "ended", "told already"
+    eventually(said.exists, "the command runs")
+    assert worker.notices.look(), "the worker stays for it"
+    eventually(lambda: not worker.notices.look(), "it is ended")
+    worker.look()
+    assert said.read_text() == f"{run.name} done\n"
+
+
+@pytest.mark.parametrize("kind", ["disk_full", "not_writable", "cuda_oom"])
+def test_what_every_next_run_would_meet_pauses_the_queue(kind: str, folder: QueueFolder, tmp_path: Path) -> None:
+    first, _ = (folder.add(settings(tmp_path, name)) for name in "ab")
+    changes.set_on(folder, True)
+    run = make_run(tmp_path / "runs", steps=4)
+    set_fields(run.record_path, start="word", state="failed", pid=None, error={"text": "No.", "kind": kind})
+    begun = {"phase": "started", "run": str(run.path)}
+    folder.update(lambda queue: queue.changed(first.id, lambda known: replace(known, **begun)))
+    worker = Worker(folder=folder, roots=[])
+    worker._follow(folder.read().entries[0])
+    queue = folder.read()
+    assert [entry.phase for entry in queue.entries] == ["ended", "waiting"] and queue.on == (kind == "cuda_oom")
+    if queue.on:
+        return
+    assert queue.paused_by.startswith(f"{run.name} failed because ") and "start the queue" in queue.paused_by
+    worker.look()
+    assert folder.read() == queue, "nothing is started"
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    cli.main(["--data", str(tmp_path)], console)
+    assert f"The queue has paused itself. {queue.paused_by}" in console.file.getvalue()
+    changes.set_on(folder, True)
+    assert not folder.read().paused_by
+
+
+def test_a_folder_that_can_not_be_made_pauses_the_queue(
+    folder: QueueFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, gpu in (("a", "0"), ("b", "1")):
+        folder.add(settings(tmp_path, name), gpu)
+    changes.set_on(folder, True)
+    make = Path.mkdir
+
+    def refused(path: Path, *rest: object, **more: object) -> None:
+        if path.parent == tmp_path / "runs":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        make(path, *rest, **more)
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    Worker(folder=folder, roots=[]).look()
+    queue = folder.read()
+    assert [entry.phase for entry in queue.entries] == ["ended", "waiting"] and not queue.on
+    assert "the disk can only be read" in queue.paused_by
 
 
 def test_times_follow_from_those_before(folder: QueueFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

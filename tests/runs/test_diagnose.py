@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import textwrap
 
 import pytest
 
-from backend.base.errors import DiskFull
+from backend.base.errors import DiskFull, WriteFailed
 from backend.config.schema import by_name
 from backend.runs.diagnose import diagnose, explain, last_exceptions
 from backend.runs.diagnose_rules import RULES
@@ -266,6 +267,8 @@ def test_errors_that_speak_for_themselves_are_left_their_words():
     assert (diagnosis.text, diagnosis.remedy) == ("The folder X is empty.", "Choose another.")
     full = explain(DiskFull("No space left for X.", "Free some."))
     assert (full.kind, full.text) == ("disk_full", "No space left for X.")
+    numbers = (errno.EROFS, errno.EACCES, errno.ENAMETOOLONG)
+    assert [explain(WriteFailed("X.", "", number)).kind for number in numbers] == ["read_only", "not_writable", "said"]
 
 
 def test_an_unknown_error_is_shown_as_it_is():

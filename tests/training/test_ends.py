@@ -185,6 +185,7 @@ def test_a_finished_lora_whose_state_has_no_room_is_named(place: Place, monkeypa
     monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(full))
     run, message = place.failed()
     assert "No space left" in message and "The finished LoRA is kept in checkpoints/tiny.safetensors." in message
+    assert run.status().error.kind == run.record()["error"]["kind"] == "disk_full", "the queue pauses by it"
     assert "There is no resume state." in message and "Free some space" in events(run, "error")[0]["remedy"]
     assert [path.name for path in run.checkpoints_dir.iterdir()] == ["tiny.safetensors"]
     assert same(lora_of(run), lora_of(place.straight)) and not list(run.path.rglob("*.part"))
