@@ -13,11 +13,12 @@ from torch.optim import Optimizer
 
 from backend.base.errors import Refused
 from backend.config.sections.optimizer import OPTIMIZER_CLASSES
+from backend.optimizers.adafactor import Adafactor
 from backend.optimizers.class_names import accepted_arguments, class_named
 
 log = logging.getLogger(__name__)
 
-OPTIMIZERS = OPTIMIZER_CLASSES
+OPTIMIZERS = OPTIMIZER_CLASSES | {"adafactor": f"{Adafactor.__module__}.{Adafactor.__name__}"}
 
 _USUAL = {"weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
 """What the settings give when nobody chose; only another value deserves a word when it has no effect."""
