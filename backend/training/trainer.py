@@ -148,11 +148,14 @@ class Trainer:
         return self.requests.stop if self.ranks.count == 1 else self.ranks.stop
 
     def agree(self) -> None:
-        """Let all processes know what the first one decides about the next step, and compare their weights at times."""
+        """Let all processes know what the first one decides about the next step, and compare them at times."""
         if self.ranks.count == 1:
             return
         self.ranks.agree(self.requests.stop, self.between_steps.ends_early)
-        if self.position.step % COMPARE_STEPS == 0 and not self.ranks.compare(self.weights.parameters()):
+        if self.position.step % COMPARE_STEPS > 1:
+            return
+        self.monitor.write_places(self.ranks.gather(self.monitor.place()))
+        if not self.ranks.compare(self.weights.parameters()):
             self.weights.publish()
             log.warning("The processes' weights differed at step %d: all take the first one's", self.position.step)
 

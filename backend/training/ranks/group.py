@@ -96,6 +96,13 @@ class Ranks:
         self._call(dist.broadcast_object_list, holder, 0)
         return holder[0]
 
+    def gather(self, value: Any) -> list[Any]:
+        """What each process gives, by its number."""
+        values: list[Any] = [value] * self.count
+        if self.count > 1:
+            self._call(dist.all_gather_object, values, value)
+        return values
+
     def agree(self, stop: bool, ended: bool) -> None:
         """Let all know what the first process decides about the next step. The others' arguments count nothing."""
         word = torch.tensor([stop, ended], dtype=torch.uint8)
