@@ -23,6 +23,7 @@ from backend.runs.events.kinds import (
     PhaseEvent,
     PictureLossesEvent,
     PlanEvent,
+    ProcessesEvent,
     RecompileEvent,
     ResumedEvent,
     SampleEvent,
@@ -85,6 +86,7 @@ class RunFacts:
     estimate: MemoryEstimateEvent | None = None
     peak: MemoryPeakEvent | None = None
     swap: SwapEvent | None = None
+    processes: ProcessesEvent | None = None
     result: DoneEvent | None = None
     samples: dict[str, SampleEvent] = field(default_factory=dict)
     """By file name."""
@@ -124,6 +126,8 @@ class RunFacts:
                 self.peak = event
             case SwapEvent():
                 self.swap = event
+            case ProcessesEvent():
+                self.processes = event
             case DoneEvent():
                 self.result = event
             case BestEvent() | OverfitEvent() | EarlyStopEvent() | AverageEvent():
@@ -132,6 +136,7 @@ class RunFacts:
                 self._go_back(event)
                 # A new process compiles again: what the old one wrote about it holds no longer.
                 self.compile, self.recompiles, self.breaks, self.recorded = CompileFacts(), [], [], None
+                self.processes = None
             case _:
                 self._compile(event)
 
@@ -201,6 +206,7 @@ class RunFacts:
             "warnings": [*self.warnings, *self._overfit_warnings()],
             "memory": self._memory(),
             "swap": _timed(self.swap),
+            "processes": [] if self.processes is None else self.processes.processes,
             "result": _timed(self.result),
         }
 

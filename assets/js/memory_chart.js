@@ -124,4 +124,16 @@ export const swapSentence = (swap, last) => {
     `Transfers alone take ${ms(swap.step_limit_seconds)} a step.${wait}`
   );
 };
+// The chart is that of the first process; here is what each holds.
+/**
+ * @param {RunFacts["processes"] | undefined} processes
+ */
+export const processesSentence = (processes) => {
+  if (!processes?.length) return "";
+  const each = processes.map(
+    ({ device, memory, total }, number) =>
+      `${number}: ${device}, ${formatMemory(memory)} of ${formatMemory(total)}`,
+  );
+  return `${processes.length} processes train together (${each.join("; ")}). The chart shows the first.`;
+};
 const capitalized = (text) => text[0].toUpperCase() + text.slice(1);

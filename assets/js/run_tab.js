@@ -5,7 +5,7 @@ import { el, fill, setText, whenPresent } from "./dom.js";
 import { drawFiles } from "./file_panel.js";
 import { getJson, postJson } from "./http.js";
 import { lossChart } from "./loss_chart.js";
-import { drawMemoryNow, memoryChart, memorySentence, swapSentence } from "./memory_chart.js";
+import { drawMemoryNow, memoryChart, memorySentence, processesSentence, swapSentence } from "./memory_chart.js";
 import { normChart } from "./norm_chart.js";
 import { runFrame } from "./run_frame.js";
 import { pollRuns } from "./run_list.js";
@@ -196,7 +196,14 @@ const drawMemory = () => {
       : "";
   setText(
     ui.memoryNote,
-    on + [memorySentence(view.facts?.memory), swapSentence(view.facts?.swap, view.last)].filter(Boolean).join(" "),
+    on +
+      [
+        memorySentence(view.facts?.memory),
+        swapSentence(view.facts?.swap, view.last),
+        processesSentence(view.facts?.processes),
+      ]
+        .filter(Boolean)
+        .join(" "),
   );
 };
 

@@ -269,6 +269,8 @@ export interface RunFacts {
   checkpoints: RunFile[];
   memory: { headline?: string; words?: string; ram_peak?: number; ram_estimated?: number } | null;
   swap: { blocks: number; of: number; host: number; step_limit_seconds: number } | null;
+  // Of several that train together; none where one trains by itself.
+  processes: { device: string; memory: number; total: number }[];
 }
 export interface LibraryRun extends Pick<RunStatus, "name" | "path" | "state" | "step" | "total_steps" | "resumable"> {
   tone: string;

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from backend.config.schema import SECTIONS, Setting, by_name, settings
 
 _ALWAYS_CACHED = "Images and captions are always cached on disk; remove the line"
+_GPUS = "Set training.num_processes; CUDA_VISIBLE_DEVICES says which GPUs a run sees; remove the line"
 _LATER = "Monotile does not offer it yet; remove the line"
 _FP8 = "Set memory.base_quantization to fp8 instead, or to int8, which is more exact; remove the line"
 _SECRET = "Secrets don't belong in a settings file; remove the line, and make a new token if the file was shared"
@@ -27,7 +28,8 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("network_train_text_encoder_only",), _LATER),
     "masked_loss": "Set mask_path in a row of dataset.folders, or masks.alpha_mask to true; remove the line",
     "reg_data_dir": "Add the folder to dataset.folders with is_reg = true; remove the line",
-    **dict.fromkeys(("num_processes", "num_machines", "gpu_ids", "multi_gpu", "wandb_run_name"), _LATER),
+    **dict.fromkeys(("num_machines", "wandb_run_name"), _LATER),
+    **dict.fromkeys(("gpu_ids", "multi_gpu"), _GPUS),
     **dict.fromkeys(("dora_wd", "use_dora", "weight_decompose"), "Set network.network_type to dora instead"),
     "network_module": "Monotile trains LoRA networks only (network.network_type); remove the line",
     "network_args": "Write the arguments as settings of [network]",

@@ -140,7 +140,7 @@ def _gpu(facts: dict[str, Any], driver: str | None) -> list[Check]:
         checks = [Check("GPU", "ok", text)]
         if not gpu["bf16"]:
             checks[0] = Check("GPU", "warn", f"{text}: no bf16", "Train with mixed_precision fp16.")
-        return [*checks, Check("Driver", "ok", f"NVIDIA {driver}" if driver else "found")]
+        return [*checks, *_gpus(facts), Check("Driver", "ok", f"NVIDIA {driver}" if driver else "found")]
     if driver and not facts.get("cuda_build"):
         return [
             Check(
@@ -180,6 +180,15 @@ def _optional(problems: dict[str, str | None]) -> Iterator[Check]:
     for name, problem in problems.items():
         if problem is not None and name not in lacking and name != "triton":
             yield Check("Optional", "warn", f"{name} {problem}", f"{install_remedy(name, problem)}.")
+
+
+def _gpus(facts: dict[str, Any]) -> Iterator[Check]:
+    """All GPUs of the machine, where there are several."""
+    gpus = facts.get("gpus", [])
+    if len(gpus) < 2:
+        return
+    listed = "; ".join(f"{number}: {gpu['name']}, {gpu['bytes'] / 2**30:.0f} GiB" for number, gpu in enumerate(gpus))
+    yield Check("GPUs", "ok", f"{len(gpus)}, of which a run uses as many as training.num_processes says ({listed})")
 
 
 def _toolchain(on_gpu: bool, triton: str | None = None) -> Iterator[Check]:

@@ -48,6 +48,8 @@ def facts() -> dict[str, Any]:
             "bytes": properties.total_memory,
             "bf16": torch.cuda.is_bf16_supported(),
         }
+        everyone = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+        answer["gpus"] = [{"name": each.name, "bytes": each.total_memory} for each in everyone]
         answer["routes"] = route_report(torch.device("cuda", 0), torch.bfloat16)
     else:
         answer["routes"] = route_report(torch.device("cpu"), torch.float32)

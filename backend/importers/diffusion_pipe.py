@@ -19,7 +19,7 @@ from backend.importers.common_reasons import (
     NO_MASKS,
     NO_UPLOAD,
     NO_VIDEOS,
-    ONE_GPU,
+    ONE_MACHINE,
     PLAIN_ADAMW,
     RESUME_STATE,
     RUN_FOLDER,
@@ -85,7 +85,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "optimizer.betas": ("optimizer.betas", "text"),
 }
 NOT_NEEDED = by_name({
-    ONE_GPU: (
+    ONE_MACHINE: (
         "pipeline_stages partition_method partition_split reentrant_activation_checkpointing "
         "image_micro_batch_size_per_gpu"
     ),

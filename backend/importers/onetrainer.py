@@ -21,7 +21,7 @@ from backend.importers.common_reasons import (
     NO_LOSS_SETTING,
     NO_MASKS,
     NO_NOISE_SETTING,
-    ONE_GPU,
+    ONE_MACHINE,
     PLAIN_ADAMW,
     RESUME_STATE,
     WEIGHT_FORMAT,
@@ -107,7 +107,7 @@ NOT_NEEDED = by_name({
     RESUME_STATE: (
         "backup_after backup_after_unit rolling_backup rolling_backup_count backup_before_save"
     ),
-    ONE_GPU: (
+    ONE_MACHINE: (
         "multi_gpu device_indexes gradient_reduce_precision fused_gradient_reduce async_gradient_reduce "
         "async_gradient_reduce_buffer train_device temp_device"
     ),

@@ -35,8 +35,8 @@ NOT_NEEDED = _by_name(
             "hunyuan_image_cache_text_encoder_outputs_to_disk"
         ),
         RUN_FOLDER: ("output_dir logging_dir log_prefix log_tracker_name log_config log_tracker_config wandb_run_name"),
-        "Monotile trains on one GPU, without accelerate": (
-            "num_processes num_machines num_cpu_threads_per_process multi_gpu gpu_ids main_process_port "
+        "several GPUs are set by training.num_processes alone, without accelerate": (
+            "num_machines num_cpu_threads_per_process multi_gpu gpu_ids main_process_port "
             "extra_accelerate_launch_args ddp_timeout ddp_static_graph ddp_gradient_as_bucket_view "
             "additional_parameters deepspeed zero_stage zero3_init_flag zero3_save_16bit_model "
             "offload_optimizer_device offload_optimizer_nvme_path offload_param_device offload_param_nvme_path "

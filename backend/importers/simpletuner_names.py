@@ -10,7 +10,7 @@ from backend.importers.common_reasons import (
     NO_NOISE_SETTING,
     NO_UPLOAD,
     NO_VIDEOS,
-    ONE_GPU,
+    ONE_MACHINE,
     RUN_FOLDER,
     TARGETS,
 )
@@ -29,6 +29,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "vae_enable_tiling": ("memory.vae_tiling", "tiling"),
     "gradient_checkpointing": ("training.gradient_checkpointing", "flag"),
     "gradient_accumulation_steps": ("training.gradient_accumulation_steps", "number"),
+    "num_processes": ("training.num_processes", "number"),
     "mixed_precision": ("training.mixed_precision", "amp"),
     "seed": ("training.seed", "seed_or_0"),
     "max_train_steps": ("training.max_train_steps", "off_at_0"),
@@ -98,7 +99,7 @@ NOT_NEEDED = by_name({
         "fully_unload_text_encoder offload_during_startup offload_during_save"
     ),
     "a run starts at its first step, or is resumed with launcher.py train --resume RUN": "resume_from_checkpoint",
-    ONE_GPU: "num_processes num_machines accelerate_extra_args mixed_precision_backend",
+    ONE_MACHINE: "num_machines accelerate_extra_args mixed_precision_backend",
     "it is for the other program, not for training": (
         "disable_benchmark i_know_what_i_am_doing print_filenames print_sampler_statistics debug_aspect_buckets "
         "debug_dataset_loader accelerator_cache_clear_interval quantize_via set_grads_to_none base_model_default_dtype "

@@ -61,7 +61,8 @@ class Loader:
     time: what it holds depends on the plan and its place alone, so a resumed run continues with the same rows and the
     same dropped captions. text: None leaves captions as they are, to be encoded in the loop. conditions: of the
     family, where its denoiser receives a picture's size: goes with the text. renew: makes a cache file again that can't
-    be read any more, called in the thread that asks for the batch. masks: of pictures that have one.
+    be read any more, called in the thread that asks for the batch. masks: of pictures that have one. stride: of
+    several processes each reads every so many-th batch ahead, from the one that it was asked for.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class Loader:
         conditions: Conditions | None = None,
         renew: Renew | None = None,
         masks: MaskCache | None = None,
+        stride: int = 1,
     ) -> None:
         self.plan = plan
+        self._stride = stride
         self._conditions = conditions
         self._renew = renew
         self._masks = masks
@@ -267,9 +270,8 @@ class Loader:
         if self._pool is None:
             return
         for _ in range(self._ahead):
-            index += 1
-            if index == self.batches_per_epoch:
-                epoch, index = epoch + 1, 0
+            epochs, index = divmod(index + self._stride, self.batches_per_epoch)
+            epoch += epochs
             if (epoch, index) not in self._coming:
                 rows = self._rows(epoch, index)
                 self._coming[epoch, index] = self._pool.submit(self._read, epoch, index, rows)

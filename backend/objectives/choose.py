@@ -52,7 +52,7 @@ def objective_of(
 
 
 def _strata(cfg: Config) -> Strata | None:
-    step = Strata(rows=cfg.dataset.batch_size, batches=cfg.training.gradient_accumulation_steps)
+    step = Strata(rows=cfg.dataset.batch_size, batches=cfg.training.batches_per_step)
     return step if cfg.timesteps.stratified else None
 
 

@@ -116,9 +116,10 @@ def _steps(cfg: Config, plan: Plan) -> Iterable[Finding]:
     elif steps.steps == 0:
         text = (
             f"The run has no step: {count_of(steps.asked_epochs or 0, 'epoch')} make {steps.batches_over} batches, and "
-            f"one step needs {steps.accumulation}"
+            f"one step needs {steps.batches_per_step}"
         )
-        remedy = "Lower gradient_accumulation_steps, or raise max_train_epochs."
+        lower = "gradient_accumulation_steps" + (" or num_processes" if steps.processes > 1 else "")
+        remedy = f"Lower {lower}, or raise max_train_epochs."
         yield Finding("no_steps", "error", text, remedy, (), "training.gradient_accumulation_steps")
     elif steps.batches_over:
         text = f"The last {count_of(steps.batches_over, 'batch')} are not enough for a step"
@@ -126,7 +127,7 @@ def _steps(cfg: Config, plan: Plan) -> Iterable[Finding]:
     if 0 < steps.epochs < 1 and cfg.dataset.sample_ratio >= 1:
         share = f"{steps.epochs:.0%}" if steps.epochs >= 0.01 else f"{steps.epochs:.2%}"
         text = f"The run ends after {share} of the first epoch: not all images are trained"
-        remedy = f"Set max_train_steps to {math.ceil(steps.batches_per_epoch / steps.accumulation)} or more."
+        remedy = f"Set max_train_steps to {math.ceil(steps.batches_per_epoch / steps.batches_per_step)} or more."
         yield Finding("short_run", "warning", text, remedy, (), "training.max_train_steps")
 
 

@@ -112,6 +112,7 @@ def plan_mode(
         accumulation=cfg.training.gradient_accumulation_steps,
         max_steps=cfg.training.step_limit,
         max_epochs=cfg.training.max_train_epochs,
+        processes=cfg.training.num_processes,
     )
     pairs = [*zip(items, fits, strict=True)]
     measured = [pair for name, each in held.items() for pair in zip(scan.validation[name].items, each, strict=True)]

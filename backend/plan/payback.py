@@ -23,7 +23,7 @@ _SAME_WORK = {
     "model": ("family", "base_model", "text_length"),
     "dataset": ("resolution", "batch_size"),
     "network": ("network_dim", "conv_dim"),
-    "training": ("gradient_accumulation_steps", "gradient_checkpointing", "mixed_precision"),
+    "training": ("gradient_accumulation_steps", "num_processes", "gradient_checkpointing", "mixed_precision"),
     "memory": (
         "blocks_to_swap",
         "checkpointing_kind",

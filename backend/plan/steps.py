@@ -27,10 +27,10 @@ class GroupCount:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The length of a run. Batches run on from epoch to epoch; every `accumulation` of them make a step.
+    """The length of a run. Batches run on from epoch to epoch; every `batches_per_step` of them make a step.
 
-    Step s (from 0) uses the batches s * accumulation to (s + 1) * accumulation - 1 of the whole run. A last, incomplete
-    accumulation makes no step (`batches_over`).
+    With n = `batches_per_step`, step s (from 0) uses the batches s n to (s + 1) n - 1 of the whole run. Too few batches
+    at the end make no step (`batches_over`).
     """
 
     images: int
@@ -39,8 +39,21 @@ class StepPlan:
     batch_size: int
     groups: tuple[GroupCount, ...]
     accumulation: int
+    """Batches of a step that each process trains, one after the other."""
     steps: int
     asked_epochs: int | None
+    processes: int = 1
+    """Each trains a batch of its own at the same time as the others."""
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches whose mean gradient is a step."""
+        return self.accumulation * self.processes
+
+    @property
+    def images_per_step(self) -> int:
+        """Of whole batches."""
+        return self.batch_size * self.batches_per_step
 
     @property
     def batches_per_epoch(self) -> int:
@@ -55,7 +68,7 @@ class StepPlan:
     @property
     def batches(self) -> int:
         """Batches that the steps use."""
-        return self.steps * self.accumulation
+        return self.steps * self.batches_per_step
 
     @property
     def batches_over(self) -> int:
@@ -79,12 +92,17 @@ class StepPlan:
             total = self.asked_epochs * self.batches_per_epoch
             return (
                 f"{head} x {count_of(self.asked_epochs, 'epoch')} = {count_of(total, 'batch')} "
-                f"/ accumulation {self.accumulation} = {count_of(self.steps, 'step')}{over}"
+                f"/ {self._step_words()} = {count_of(self.steps, 'step')}{over}"
             )
         return (
-            f"{head}; {count_of(self.steps, 'step')} x accumulation {self.accumulation} "
+            f"{head}; {count_of(self.steps, 'step')} x {self._step_words()} "
             f"= {count_of(self.batches, 'batch')} = {self.epochs:,.4g} {'epoch' if self.epochs == 1 else 'epochs'}"
         )
+
+    def _step_words(self) -> str:
+        """What a step takes its batches by."""
+        processes = f" x {self.processes} processes" if self.processes > 1 else ""
+        return f"accumulation {self.accumulation}{processes}"
 
     def _left_word(self) -> str:
         return "left out" if any(group.used % self.batch_size for group in self.groups) else "dropped"
@@ -99,6 +117,8 @@ class StepPlan:
             "batches_per_epoch": self.batches_per_epoch,
             "left_per_epoch": self.left_per_epoch,
             "accumulation": self.accumulation,
+            "processes": self.processes,
+            "images_per_step": self.images_per_step,
             "steps": self.steps,
             "batches": self.batches,
             "batches_over": self.batches_over,
@@ -117,6 +137,7 @@ def plan_steps(
     accumulation: int,
     max_steps: int | None,
     max_epochs: int | None,
+    processes: int = 1,
 ) -> StepPlan:
     """The length of a run of `max_steps`, or of `max_epochs` where that is None.
 
@@ -130,8 +151,8 @@ def plan_steps(
     per_epoch = sum(count.batches for count in counts)
     asked = max_epochs if max_steps is None else None
     if asked is not None:
-        steps = asked * per_epoch // accumulation
+        steps = asked * per_epoch // (accumulation * processes)
     else:
         steps = (max_steps or 0) if per_epoch else 0
     entries = sum(len(group.indices) for group in groups)
-    return StepPlan(images, entries, buckets, batch_size, tuple(counts), accumulation, steps, asked)
+    return StepPlan(images, entries, buckets, batch_size, tuple(counts), accumulation, steps, asked, processes)

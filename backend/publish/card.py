@@ -129,7 +129,7 @@ def _prompt_of(cfg: Config, sample: Sample) -> SamplePrompt | None:
 def _settings(facts: CardFacts) -> list[tuple[str, str]]:
     cfg, step = facts.cfg, facts.step
     data, optimizer = cfg.dataset, cfg.optimizer
-    batch = data.batch_size * cfg.training.gradient_accumulation_steps
+    batch = data.batch_size * cfg.training.batches_per_step
     return [
         ("Network", cfg.network.network_type),
         ("Rank", str(cfg.network.network_dim)),

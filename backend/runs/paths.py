@@ -26,6 +26,10 @@ class RunPaths:
         self.control_dir = self.path / "control"
         self.alive_path = self.path / "alive"
 
+    def rank_log_path(self, rank: int) -> Path:
+        """The log of a process but the first, of several that train together."""
+        return self.path / f"log.rank{rank}.txt"
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 

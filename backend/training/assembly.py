@@ -34,11 +34,12 @@ from backend.training.lora_metadata import file_metadata
 from backend.training.measuring import measure, measures, picture_losses, validation_sets
 from backend.training.monitor import Monitor
 from backend.training.position import PositionCounter
+from backend.training.ranks.following import Following
 from backend.training.run_context import RunContext
 from backend.training.sampling import PromptText, Sampler, uses_negative, video_rule
 from backend.training.save_check import save_problems
 from backend.training.saver import Saver
-from backend.training.step_log import StepLog, row_writer
+from backend.training.step_log import Row, StepLog, row_writer
 from backend.training.trainable import Trainable
 from backend.training.trainer import Forward, Trainer
 from backend.training.validation_history import ValidationHistory
@@ -55,26 +56,33 @@ def assemble(
     forward: Forward,
     counter: PositionCounter,
     fingerprint: Fingerprint,
-    metrics: MetricsWriter,
+    metrics: MetricsWriter | None,
     monitor: Monitor,
 ) -> Trainer:
-    """The trainer with all its parts. Refused where the run could not be saved."""
+    """The trainer with all its parts. Refused where the run could not be saved.
+
+    metrics: None in a process that trains beside the first one, which keeps numbers, measures, draws and saves alone.
+    """
     cfg, accelerator = inputs.cfg, forward.accelerator
     encoders = trainable.encoders
     step_log = StepLog(
-        write=row_writer(context.run, metrics, cfg.logging.tensorboard, context.stack),
+        write=_no_row if metrics is None else row_writer(context.run, metrics, cfg.logging.tensorboard, context.stack),
         measure=monitor.measure,
         count_loss=counter.count_loss,
         loss_is_scaled=accelerator.scaler is not None,
     )
-    loader = context.stack.enter_context(make_loader(inputs, context.events))
+    loader = context.stack.enter_context(make_loader(inputs, context.events, counter.processes))
     conditioning = ConditioningEncoder(device=inputs.device, encode=None if encoders is None else encoders.encode)
-    saver = _saver(context, inputs, trainable, counter, fingerprint, accelerator, metrics)
-    if not inputs.full:
-        report_problems(save_problems(context.run, cfg, trainable.weights, trainable.files), context.events)
-    between_steps = _between_steps(
-        context, inputs, trainable, forward, counter, conditioning, loader, step_log, saver, monitor
-    )
+    saver: Saver | Following
+    between_steps: BetweenSteps | Following
+    saver = between_steps = Following()
+    if metrics is not None:
+        saver = _saver(context, inputs, trainable, counter, fingerprint, accelerator, metrics)
+        if not inputs.full:
+            report_problems(save_problems(context.run, cfg, trainable.weights, trainable.files), context.events)
+        between_steps = _between_steps(
+            context, inputs, trainable, forward, counter, conditioning, loader, step_log, saver, monitor
+        )
     free_memory()
     return Trainer(
         training=cfg.training,
@@ -100,8 +108,13 @@ def assemble(
         norms=trainable.norms,
         ema=trainable.ema,
         experts=trainable.experts,
-        keeps_good=not inputs.full,
+        keeps_good=not inputs.full and metrics is not None,
+        ranks=context.ranks,
     )
+
+
+def _no_row(step: int, row: Row) -> None:
+    """Numbers of a process that only trains go nowhere."""
 
 
 def _saver(
@@ -205,8 +218,11 @@ def leaving(inputs: Inputs, denoiser: nn.Module) -> Callable[[], AbstractContext
     return partial(offloaded, denoiser, inputs.device, _GPU_BACK_S) if inputs.device.type == "cuda" else nullcontext
 
 
-def make_loader(inputs: Inputs, events: EventWriter) -> Loader:
-    """The loader of the run's batches. Cache files that are lost are encoded again, with an event."""
+def make_loader(inputs: Inputs, events: EventWriter, processes: int = 1) -> Loader:
+    """The loader of the run's batches, of which each of the `processes` takes its own.
+
+    Cache files that are lost are encoded again, with an event.
+    """
     return Loader(
         plan=inputs.plan,
         latents=inputs.latents,
@@ -215,6 +231,7 @@ def make_loader(inputs: Inputs, events: EventWriter) -> Loader:
         conditions=inputs.code.conditions,
         renew=partial(encode_again, inputs, events),
         masks=inputs.masks,
+        stride=processes,
     )
 
 

@@ -63,7 +63,7 @@ class Fingerprint:
     layers: str = ""
     """Digest of the sizes and rates of layers that have their own; "" where none has."""
     batches: tuple[int, int, int] | None = None
-    """Pictures of a batch, batches of a step, batches of an epoch."""
+    """Pictures of a batch, batches of a step (in all processes), batches of an epoch."""
     loraplus: str = "off"
     """on or off; on, the optimizer keeps A and B apart."""
     merged: str = ""
@@ -74,6 +74,8 @@ class Fingerprint:
     """What is trained: lora, or full for the denoiser's own weights."""
     parts: Mapping[str, str] | None = None
     """What `data` is made of and what is done with it, each by the name that it is told by, and its digest."""
+    processes: int = 1
+    """How many train together."""
 
 
 def save_state(
@@ -172,8 +174,8 @@ def _in_next_epoch(
     if now is None or (position.batch < now[2] if before is None else tuple(before) == now):
         return position
     warn(
-        "Batch size, accumulation or the number of batches in an epoch changed since the run stopped: it continues "
-        f"with the next epoch after step {position.step}, and not as if it had not stopped."
+        "Batch size, accumulation, the number of processes or that of batches in an epoch changed since the run "
+        f"stopped: it continues with the next epoch after step {position.step}, and not as if it had not stopped."
     )
     epoch = position.epoch + bool(position.batch)
     return replace(position, micro=0, loss_sum=0.0, epoch=epoch, step_epoch=epoch, batch=0)
@@ -199,6 +201,12 @@ def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], obje
     changed = _changed_data(saved, current)
     if changed:
         warn(f"{changed} changed since the run stopped: it continues, but not as if it had not stopped.")
+    processes = saved.get("processes", 1)
+    if processes != now.processes:
+        warn(
+            f"The run was trained by {processes} processes when it stopped, and by {now.processes} now: where a step "
+            "has as many images, it continues with the same batches, but not with the same last bits."
+        )
     # states of before there was a choice have none
     if saved.get("base", current["base"]) != current["base"]:
         then, here = (kept.replace(" ", ", multiplied in ") for kept in (saved["base"], current["base"]))

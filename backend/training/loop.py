@@ -12,14 +12,15 @@ Ending = Literal["done", "stopped"]
 def train(trainer: Trainer) -> Ending:
     """Train from where `trainer` stands to its last step, or until a stop is requested.
 
-    A batch makes gradients; `gradient_accumulation_steps` batches make a step. A step's numbers are read back while
-    the next one runs. NotFinite when loss or gradients are lost, StopRequested when there is nothing to save yet.
+    A batch makes gradients; `gradient_accumulation_steps` batches make a step, of each of the processes that train
+    together: all run this loop. A step's numbers are read back while the next one runs. NotFinite when loss or
+    gradients are lost, StopRequested when there is nothing to save yet.
     """
     accelerator = trainer.accelerator
     trainer.between_steps.at_start()
     trainer.begin()
     while not trainer.is_done:
-        if trainer.requests.stop:
+        if trainer.stops:
             return trainer.stop()
         batch = trainer.next_batch()
         with accelerator.accumulate():
@@ -34,6 +35,7 @@ def train(trainer: Trainer) -> Ending:
         if accelerator.sync_gradients:
             trainer.count_step()
             trainer.between_steps.after_step(trainer.count_epochs())
+            trainer.agree()
             trainer.restart_clock()
     trainer.step_log.settle()
     trainer.saver.save_final()

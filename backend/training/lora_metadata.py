@@ -181,6 +181,7 @@ def _training(cfg: Config, step: int, steps: StepPlan, epoch: int, started: floa
         "ss_steps": step,
         "ss_epoch": epoch,
         "ss_gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "ss_num_processes": training.num_processes if training.num_processes > 1 else None,
         "ss_gradient_checkpointing": training.gradient_checkpointing,
         "ss_mixed_precision": training.mixed_precision,
         "ss_seed": training.seed,

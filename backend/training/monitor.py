@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import torch
 
 from backend.base.errors import Failed
 from backend.compile import compiled_share
@@ -16,7 +18,7 @@ from backend.memory.block_swap import BlockSwap
 from backend.memory.meter import Meter
 from backend.plan.graphs import GraphPlan
 from backend.runs.events import EventWriter
-from backend.runs.events.kinds import CompiledShareEvent, CompileStateEvent, PhaseEvent, WarningEvent
+from backend.runs.events.kinds import CompiledShareEvent, CompileStateEvent, PhaseEvent, ProcessesEvent, WarningEvent
 from backend.training.position import CurrentPosition
 from backend.training.step_log import Measure
 
@@ -112,6 +114,18 @@ class Monitor:
             self.telemetry.expect(graphs, no_grad)
             self._planned += graphs
             self._compile_state()
+
+    def place(self) -> dict[str, str | int]:
+        """Where this process computes and what it holds there, as `ProcessesEvent` has it."""
+        memory, device = self.meter.read(), self.meter.device
+        if device.type != "cuda":
+            return {"device": "CPU", "memory": memory["ram"], "total": memory["ram_total"]}
+        held = {"memory": memory["vram_reserved"], "total": memory["vram_total"]}
+        return {"device": torch.cuda.get_device_name(device), **held}
+
+    def write_places(self, places: Sequence[Mapping[str, str | int]]) -> None:
+        """Say where each of several processes computes."""
+        self.events.write(ProcessesEvent(step=self.position().step, processes=[*map(dict, places)]))
 
     def resume_training(self) -> None:
         """Back to steps after samples, validation or a save."""

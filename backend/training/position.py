@@ -21,7 +21,7 @@ class Position:
     step: int = 0
     """Optimizer steps done."""
     micro: int = 0
-    """Batches of the step in progress whose gradients are summed already."""
+    """Batches of the step in progress, of each process, whose gradients are summed already."""
     epoch: int = 0
     """Epoch of the next batch to read, from 0."""
     batch: int = 0
@@ -47,11 +47,15 @@ class Position:
         """The smoothed loss, corrected for its start; None before the first step."""
         return self.smooth / self.smooth_weight if self.smooth_weight else None
 
-    def after_batch(self, batches_per_epoch: int) -> Position:
-        """The position behind the batch at this one."""
-        if self.batch + 1 < batches_per_epoch:
-            return replace(self, batch=self.batch + 1)
-        return replace(self, epoch=self.epoch + 1, batch=0)
+    def after_batches(self, count: int, batches_per_epoch: int) -> Position:
+        """The position behind `count` batches from this one on."""
+        epochs, batch = divmod(self.batch + count, batches_per_epoch)
+        return replace(self, epoch=self.epoch + epochs, batch=batch)
+
+    def without_step(self, batches_per_epoch: int) -> Position:
+        """The position before the step in progress, of one process, whose batches are then trained again."""
+        epochs, batch = divmod(self.batch - self.micro, batches_per_epoch)
+        return replace(self, epoch=self.epoch + epochs, batch=batch, micro=0, loss_sum=0.0)
 
 
 CurrentPosition = Callable[[], Position]
@@ -69,6 +73,8 @@ class PositionCounter:
     """The present position."""
     batches_per_epoch: int
     """Batches of every epoch."""
+    processes: int = 1
+    """Each trains a batch while the others train theirs, in the order of the epoch."""
     whole: Position | None = None
     """The position after the last whole step; None where a resume began within a step that is not whole yet."""
     _mark: float = field(default_factory=time.monotonic)
@@ -82,19 +88,22 @@ class PositionCounter:
         self._mark = time.monotonic()
 
     def begin_batch(self) -> None:
-        """A batch is about to be read: between two steps, the present position is that of a whole one."""
+        """Each process is about to read a batch: between two steps, the present position is that of a whole one."""
         if not self.position.micro:
             self.whole = self.position
 
     def finish_step(self) -> None:
         """The weights have moved: whatever fails before `count_step`, the step is whole."""
-        after = self.position.after_batch(self.batches_per_epoch)
+        after = self._after_round()
         self.whole = replace(after, step=after.step + 1, micro=0, loss_sum=0.0)
 
     def count_batch(self) -> None:
-        """A batch is done."""
-        after = self.position.after_batch(self.batches_per_epoch)
+        """A batch is done in each process."""
+        after = self._after_round()
         self.position = replace(after, micro=after.micro + 1)
+
+    def _after_round(self) -> Position:
+        return self.position.after_batches(self.processes, self.batches_per_epoch)
 
     def count_step(self) -> None:
         """A step is done, and so is the time that it took."""

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradientAccumulationPlugin
 
 from backend.base.errors import Refused
+from backend.compile.warm_up import CompilerWarmUp
 from backend.config.experts import sides_of, turns_of
 from backend.config.layer_patterns import layers_digest
 from backend.config.schema import Config
@@ -28,6 +30,7 @@ from backend.runs.events.kinds import PhaseEvent, ResumedEvent, WarningEvent
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
 from backend.runs.state_folder import newest_whole_state, stand_on
+from backend.shapes.attention_routes import make_route
 from backend.shapes.shape_runtime import ShapeRuntime
 from backend.training import oom
 from backend.training.assembly import assemble
@@ -43,6 +46,8 @@ from backend.training.inputs import Inputs
 from backend.training.monitor import Monitor
 from backend.training.position import Position, PositionCounter
 from backend.training.product_choice import with_products
+from backend.training.ranks.group import Ranks
+from backend.training.ranks.others import Go, Others
 from backend.training.requests import Requests
 from backend.training.run_context import RunContext
 from backend.training.trainable import Trainable, load_trainable
@@ -51,45 +56,122 @@ from backend.training.trainer import Forward, Trainer
 log = logging.getLogger(__name__)
 
 
-def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resume: bool, stack: ExitStack) -> Trainer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """What a run trains, standing where it stands."""
+
+    accelerator: Accelerator
+    trainable: Trainable
+    fingerprint: Fingerprint
+    position: Position
+
+
+def prepare(
+    run: Run,
+    cfg: Config,
+    events: EventWriter,
+    requests: Requests,
+    resume: bool,
+    stack: ExitStack,
+    gpus: str | None = None,
+) -> Trainer:
     """Everything up to the first step. stack: closes what has to be closed when the run ends, whatever the end.
 
-    Refused, with problem and remedy, when something of it can't be done.
+    gpus: CUDA_VISIBLE_DEVICES that the run was started with, for the processes that train beside this one. Refused,
+    with problem and remedy, when something of it can't be done.
     """
-    context = RunContext(run=run, events=events, requests=requests, stack=stack, started=time.time())
+    ranks = Ranks(count=cfg.training.num_processes)
+    context = RunContext(run=run, events=events, requests=requests, stack=stack, started=time.time(), ranks=ranks)
     state = _state(run, events) if resume else None
     seed(cfg.training)
     cache = cache_folder(cfg.compile)
     compiler = warmed_compiler(cfg)
     inputs = with_products(context, gather(cfg, events, requests), state is not None)
+    others = _start_others(context, inputs, gpus) if ranks.count > 1 else None
     with oom.explained(events, inputs.expected):
         encode(inputs, events, requests)
     events.write(PhaseEvent(phase="load", done=0, total=None, eta_s=None))
-    accelerator = make_accelerator(inputs)
-    with oom.explained(events, inputs.expected):
-        trainable = load_trainable(inputs, accelerator, events, stack)
-    requests.check()
-    fingerprint = _fingerprint(inputs, trainable)
-    position = _resume(state, trainable, accelerator, fingerprint, events) if state else Position()
-    generation = run.begin_generation(position.step)
+    port = ranks.open() if others is not None else 0
+    if others is not None:
+        others.go(Go(port=port, state=None if state is None else str(state), products=inputs.product_way))
+    loaded = load(context, inputs, port, state)
+    step = loaded.position.step
     if state:
-        events.write(ResumedEvent(step=position.step, generation=generation))
-        log.info("Continuing at step %d, generation %d", position.step, generation)
-    warn = partial(_warn, events)
-    metrics = stack.enter_context(MetricsWriter(run, generation, position.step, tell=warn))
-    counter = PositionCounter(position=position, batches_per_epoch=inputs.plan.steps.batches_per_epoch)
+        stand_on(state)
+    generation = run.begin_generation(step)
+    if state:
+        events.write(ResumedEvent(step=step, generation=generation))
+        log.info("Continuing at step %d, generation %d", step, generation)
+    metrics = stack.enter_context(MetricsWriter(run, generation, step, tell=partial(_warn, events)))
+    return ready(context, inputs, loaded, compiler, cache, metrics, state is not None)
+
+
+def _start_others(context: RunContext, inputs: Inputs, gpus: str | None) -> Others:
+    """The other processes; they end with `context.stack`, and the run with the first of them that ends too early."""
+    ranks = context.ranks
+    if inputs.device.type == "cpu":
+        text = f"num_processes is {ranks.count}, and there is no GPU: the processes share the cores of this machine"
+        _warn(context.events, text, "Set num_processes to 1.")
+    others = Others(context.run, inputs.cfg, gpus)
+    context.stack.callback(others.end)
+    context.stack.callback(ranks.leave)
+    ranks.failure, others.on_failure = others.failure, ranks.break_off
+    return others
+
+
+def load(context: RunContext, inputs: Inputs, port: int, state: Path | None) -> Loaded:
+    """Load what is trained, wait for the processes that train it too, and continue from `state`, if there is one.
+
+    port: by which they find each other.
+    """
+    accelerator = make_accelerator(inputs)
+    with oom.explained(context.events, inputs.expected):
+        trainable = load_trainable(inputs, accelerator, context.events, context.stack)
+    context.requests.check()
+    fingerprint = _fingerprint(inputs, trainable)
+    context.ranks.join(port, inputs.device, repr(fingerprint), context.requests.check)
+    position = Position()
+    if state is not None:
+        parts, warn = trainable.parts(accelerator), partial(_warn, context.events)
+        position = load_state(state, trainable.weights, parts, fingerprint, warn)
+        if context.ranks.count > 1 and position.micro:
+            # of one process, stopped within a step: the gradients of its batches are made again by all
+            position = position.without_step(inputs.plan.steps.batches_per_epoch)
+            trainable.optimizer.zero_grad()
+    return Loaded(accelerator=accelerator, trainable=trainable, fingerprint=fingerprint, position=position)
+
+
+def ready(
+    context: RunContext,
+    inputs: Inputs,
+    loaded: Loaded,
+    compiler: CompilerWarmUp | None,
+    cache: Path | None,
+    metrics: MetricsWriter | None,
+    resumed: bool = False,
+) -> Trainer:
+    """Compile, and put the trainer together. metrics: None in a process that only trains."""
+    trainable, ranks = loaded.trainable, context.ranks
+    steps = inputs.plan.steps
+    counter = PositionCounter(
+        position=loaded.position, batches_per_epoch=steps.batches_per_epoch, processes=steps.processes
+    )
     if compiler is not None:
         compiler.wait()
-    computed = compute_dtype(cfg.training, inputs.device, inputs.denoiser_loading.dtype)
-    route = choose_attention(context, inputs, trainable.denoiser, computed, cache, state is not None)
-    shapes = ShapeRuntime.from_plan(cfg, inputs.plan, inputs.device, computed, route)
+    computed = compute_dtype(inputs.cfg.training, inputs.device, inputs.denoiser_loading.dtype)
+    if ranks.is_first:
+        route = choose_attention(context, inputs, trainable.denoiser, computed, cache, resumed)
+        ranks.share(route.name)
+    else:
+        route = make_route(ranks.share(None), inputs.device, computed)
+    shapes = ShapeRuntime.from_plan(inputs.cfg, inputs.plan, inputs.device, computed, route)
     monitor = _compile(context, inputs, trainable, shapes, counter, cache)
     forward = Forward(
-        accelerator=accelerator,
+        accelerator=loaded.accelerator,
         denoiser=trainable.denoiser,
         family_predict=inputs.code.predict,
         shapes=shapes,
-        guidance=cfg.model.guidance_scale,
+        guidance=inputs.cfg.model.guidance_scale,
     )
     return assemble(
         context=context,
@@ -97,7 +179,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resu
         trainable=trainable,
         forward=forward,
         counter=counter,
-        fingerprint=fingerprint,
+        fingerprint=loaded.fingerprint,
         metrics=metrics,
         monitor=monitor,
     )
@@ -146,19 +228,8 @@ def _state(run: Run, events: EventWriter) -> Path:
     return newest.path
 
 
-def _resume(
-    state: Path, trainable: Trainable, accelerator: Accelerator, fingerprint: Fingerprint, events: EventWriter
-) -> Position:
-    """Set what is trained, optimizer and generators to what `state` holds; its position."""
-    parts = trainable.parts(accelerator)
-    position = load_state(state, trainable.weights, parts, fingerprint, partial(_warn, events))
-    stand_on(state)
-    return position
-
-
 def _fingerprint(inputs: Inputs, trainable: Trainable) -> Fingerprint:
     cfg, loading = inputs.cfg, inputs.denoiser_loading
-    accumulation = cfg.training.gradient_accumulation_steps
     return Fingerprint(
         rank=0 if inputs.full else cfg.network.network_dim,
         alpha=0.0 if inputs.full else cfg.network.network_alpha,
@@ -167,12 +238,13 @@ def _fingerprint(inputs: Inputs, trainable: Trainable) -> Fingerprint:
         data=inputs.data_digest,
         base=" ".join([loading.quantize or "none", loading.compute]),
         layers=rows_digest(cfg.network) if inputs.full else layers_digest(inputs.sizes, cfg.network),
-        batches=(cfg.dataset.batch_size, accumulation, inputs.plan.steps.batches_per_epoch),
+        batches=(cfg.dataset.batch_size, cfg.training.batches_per_step, inputs.plan.steps.batches_per_epoch),
         loraplus="on" if loraplus.ratios(cfg.network) else "off",
         merged=base_weights_identity(cfg),
         experts=_experts(cfg),
         kind=cfg.training.kind,
         parts=data_digests(cfg, inputs.plan),
+        processes=cfg.training.num_processes,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from backend.base.errors import Failed, Refused, WriteFailed
 from backend.base.paths import resolve
 from backend.config.schema import Config, by_path, get
-from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
+from backend.memory.allocators import imports_without_gc
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
@@ -26,6 +26,7 @@ from backend.runs.process import WITH_STARTER
 from backend.runs.start_lock import one_start
 from backend.runs.state_folder import state_step
 from backend.training.command_line import complain, settings_of
+from backend.training.environment import set_environment, set_gpu, visible_gpus
 from backend.training.requests import Requests, StopRequested
 
 if TYPE_CHECKING:
@@ -120,7 +121,9 @@ def _train(
     run: Run, cfg: Config, events: EventWriter, requests: Requests, resume: bool, accepted: Config | None = None
 ) -> End:
     """accepted: settings to write into the run's folder before the first step."""
-    _set_environment(cfg)
+    set_environment(cfg)
+    gpus = visible_gpus()
+    set_gpu(os.environ, cfg, gpus, 0)
     # Here and not above: a wrong setting should be named before torch has loaded.
     with imports_without_gc():
         from backend.config.toml_io import dump
@@ -128,22 +131,10 @@ def _train(
         from backend.training.prepare import prepare
 
     with ExitStack() as stack:
-        trainer = prepare(run, cfg, events, requests, resume, stack)
+        trainer = prepare(run, cfg, events, requests, resume, stack, gpus)
         if accepted is not None:
             dump(accepted, run.config_path, whole=True)
         return train_to_end(run, trainer, events)
-
-
-def _set_environment(cfg: Config) -> None:
-    """Set what torch and others read from the environment once, when they load, and how the process takes memory."""
-    lower_mmap_threshold()
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    use_expandable_segments(os.environ)
-    if cfg.training.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # What `accelerate config` once stored for this machine must not change a run behind its settings' back.
-    for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_"))]:
-        del os.environ[name]
 
 
 def _fail(run: Run, events: EventWriter, error: BaseException, cfg: Config | None) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
+from backend.training.ranks.group import Ranks
 from backend.training.requests import Requests
 
 
@@ -21,3 +22,5 @@ class RunContext:
     """Closes all that has to be closed at the run's end."""
     started: float
     """Unix seconds."""
+    ranks: Ranks = field(default_factory=Ranks)
+    """The processes that train together; by default this one by itself."""

@@ -35,6 +35,8 @@ from backend.training.expected_memory import ExpectedMemory
 from backend.training.experts import Experts
 from backend.training.monitor import Monitor
 from backend.training.position import Position, PositionCounter
+from backend.training.ranks.following import Following
+from backend.training.ranks.group import COMPARE_STEPS, Ranks
 from backend.training.requests import Requests, StopRequested
 from backend.training.saver import Saver
 from backend.training.step_log import NotFinite, StepLog
@@ -94,8 +96,8 @@ class Trainer:
     counter: PositionCounter
     """How far the run is; the trainer alone moves it."""
     step_log: StepLog
-    saver: Saver
-    between_steps: BetweenSteps
+    saver: Saver | Following
+    between_steps: BetweenSteps | Following
     requests: Requests
     monitor: Monitor
     objective: Objective
@@ -111,6 +113,8 @@ class Trainer:
     """Both experts of a model of two, where both are trained."""
     keeps_good: bool = True
     """Copies of what is trained are kept on the host; a whole model is too large for them."""
+    ranks: Ranks = field(default_factory=Ranks)
+    """The processes that train together."""
     good: Snapshot | None = None
     """The weights of the last step whose numbers are known to be finite, or of one a little before it."""
     torn: bool = False
@@ -135,7 +139,25 @@ class Trainer:
     @property
     def is_done(self) -> bool:
         """True after the last step, or after the one at which an early stop is due."""
-        return self.position.step >= self.total_steps or self.between_steps.ends_early
+        early = self.between_steps.ends_early if self.ranks.count == 1 else self.ranks.ended
+        return self.position.step >= self.total_steps or early
+
+    @property
+    def stops(self) -> bool:
+        """True where a stop is requested; of several processes, once all know, which is between two steps."""
+        return self.requests.stop if self.ranks.count == 1 else self.ranks.stop
+
+    def agree(self) -> None:
+        """Let all processes know what the first one decides about the next step, and compare them at times."""
+        if self.ranks.count == 1:
+            return
+        self.ranks.agree(self.requests.stop, self.between_steps.ends_early)
+        if self.position.step % COMPARE_STEPS > 1:
+            return
+        self.monitor.write_places(self.ranks.gather(self.monitor.place()))
+        if not self.ranks.compare(self.weights.parameters()):
+            self.weights.publish()
+            log.warning("The processes' weights differed at step %d: all take the first one's", self.position.step)
 
     def shape_words(self) -> str:
         """What is being worked on: pictures, their size, tokens."""
@@ -155,6 +177,7 @@ class Trainer:
         self.accelerator.step = self.position.micro
         self._loss_sum = torch.tensor(self.position.loss_sum, device=self.accelerator.device)
         self.monitor.begin()
+        self.agree()
         self.restart_clock()
 
     def restart_clock(self) -> None:
@@ -168,7 +191,8 @@ class Trainer:
         if self.experts is not None:
             self.experts.take_turn(self.position.step)
         started = time.monotonic()
-        batch = self.loader.batch(self.position.epoch, self.position.batch)
+        place = self.position.after_batches(self.ranks.rank, self.counter.batches_per_epoch)
+        batch = self.loader.batch(place.epoch, place.batch)
         self._waited += time.monotonic() - started
         self.in_hand = batch
         return batch
@@ -180,7 +204,9 @@ class Trainer:
         """
         device, seed = self.accelerator.device, self.training.seed
         objective = self.objective
-        step, micro, accumulation = self.position.step, self.position.micro, self.training.gradient_accumulation_steps
+        # as if one process trained the batches of all, one after the other
+        step, micro = self.position.step, self.position.micro * self.ranks.count + self.ranks.rank
+        accumulation = self.training.batches_per_step
         number = step * accumulation + micro
         # LoRA dropout draws from torch's own generator, also inside compiled blocks: what a compile or a sample drew
         # before must not change it.
@@ -212,7 +238,11 @@ class Trainer:
         self.weights.collect_gradients()
 
     def clip_gradients(self) -> None:
-        """Shorten the summed gradients to the longest that is allowed, and keep their length for the step's row."""
+        """Shorten the summed gradients to the longest that is allowed, and keep their length for the step's row.
+
+        Of several processes, the mean of theirs.
+        """
+        self.ranks.average(self.weights.parameters())
         longest = self.max_grad_norm or math.inf
         if self._fused is not None:
             # each was shortened by itself, and used
@@ -231,6 +261,8 @@ class Trainer:
         """Step optimizer and schedule where a step's gradients are complete; accelerate leaves them alone before."""
         complete = self.accelerator.sync_gradients
         self.torn = complete
+        if complete:
+            self.ranks.seed_step(self.training.seed, self.position.step)
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad()
@@ -252,7 +284,7 @@ class Trainer:
         self.counter.count_step()
         self.step_log.end_step(
             self.position.step,
-            self._loss_sum,
+            self.ranks.mean(self._loss_sum),
             self._grad_norm,
             {} if self.norms is None else self.norms.figures,
             lr=self._rate,
@@ -298,7 +330,7 @@ class Trainer:
         whole = self.counter.whole
         if whole is not None and whole.is_start:
             return 0
-        if self.torn or whole is None:
+        if self.torn or self.ranks.torn or whole is None:
             return None
         self.counter.return_to_whole()
         self.optimizer.zero_grad()

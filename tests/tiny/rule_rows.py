@@ -204,6 +204,18 @@ BROKEN: list[tuple[Values, str, str]] = [
     ),
     ({"compile.compile_backend": "cudagraphs"}, "compile.compile_backend", "may be unsafe"),
     (
+        {"compile.compile_backend": "cudagraphs", "training.num_processes": 2},
+        "compile.compile_backend",
+        "several processes (2)",
+    ),
+    ({"compile.cuda_graphs": "on", "training.num_processes": 2}, "compile.cuda_graphs", "several processes (2)"),
+    (
+        {"compile.compile_mode": "max-autotune", "training.num_processes": 2},
+        "compile.compile_mode",
+        "several processes (2)",
+    ),
+    ({"memory.blocks_to_swap": 3, "training.num_processes": 2}, "training.num_processes", "a copy of the 3"),
+    (
         {"compile.compile_mode": "max-autotune", "compile.cuda_graphs": "off"},
         "compile.compile_mode",
         "nothing is recorded",

@@ -89,6 +89,7 @@ SEEN: tuple[Seen, ...] = (
             "training.max_train_steps": (3,),
             "training.max_train_epochs": (3,),
             "training.gradient_accumulation_steps": (2,),
+            "training.num_processes": (2,),
             "training.seed": (1,),
             "sampling.prompts": ([PROMPT],),
             "model.text_length": (32,),

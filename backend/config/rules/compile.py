@@ -78,6 +78,13 @@ COMPILE_RULES: tuple[Rule, ...] = (
         "warning",
     ),
     Rule(
+        ("compile.compile_backend", "compile.compile", "compile.compile_blocks", "training.num_processes"),
+        lambda backend, on, blocks, processes: processes > 1 and _backend_records(on, backend, blocks),
+        "the backend cudagraphs can't be used with several processes ({num_processes}): what exchanges their gradients "
+        "looks at the GPU while a pass is recorded",
+        "Set compile_backend to inductor, or num_processes to 1",
+    ),
+    Rule(
         _RECORDING_PATHS,
         lambda mode, on, backend, setting: setting == "off" and mode_records(on, mode, backend),
         "compile_mode {compile_mode} needs CUDA graphs, but cuda_graphs is off: nothing is recorded",
@@ -89,6 +96,12 @@ COMPILE_RULES: tuple[Rule, ...] = (
         lambda count: count > 0,
         "block swap ({blocks_to_swap} blocks): a recorded pass reads weights at fixed addresses",
         "set memory.blocks_to_swap to 0",
+    ),
+    *_unrecordable(
+        ("training.num_processes",),
+        lambda processes: processes > 1,
+        "several processes ({num_processes}): what exchanges their gradients looks at the GPU while a pass is recorded",
+        "set training.num_processes to 1",
     ),
     *_unrecordable(
         ("training.kind",),

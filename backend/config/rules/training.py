@@ -36,4 +36,17 @@ TRAINING_RULES: tuple[Rule, ...] = (
         "Set training.mixed_precision to fp16, or model.weight_dtype to bf16 or fp32",
         "warning",
     ),
+    Rule(
+        ("training.num_processes", "optimizer.fused_backward"),
+        lambda processes, fused: processes > 1 and fused,
+        "fused_backward uses each gradient at once, and {num_processes} processes take the mean of theirs first",
+        "Turn optimizer.fused_backward off, or set num_processes to 1",
+    ),
+    Rule(
+        ("training.num_processes", "memory.blocks_to_swap"),
+        lambda processes, blocks: processes > 1 and blocks > 0,
+        "each of the {num_processes} processes keeps a copy of the {blocks_to_swap} swapped blocks in RAM",
+        "Have RAM for all of them, or set blocks_to_swap to 0",
+        "warning",
+    ),
 )

@@ -65,6 +65,18 @@ class TrainingSection(Section):
         "larger batch with the memory of a small one, in more time.",
         aliases=("gradient_accumulation", "grad_accum_steps", "accumulation_steps"),
     )
+    num_processes: int = setting(
+        1,
+        ge=1,
+        le=16,
+        unit="GPUs",
+        label="Number of GPUs",
+        help="Number of processes that train together, each on a GPU of its own: each trains another batch at the same "
+        "time, and a step takes the mean of all. Batch size, accumulation and this number multiply to the images of a "
+        "step, so that epochs need fewer steps; a higher learning rate may fit. Each GPU holds the whole model, and "
+        "needs the memory of a run with one.",
+        aliases=("multi_gpu_processes", "world_size", "gpu_count", "n_gpus"),
+    )
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = setting(
         "auto",
         label="Mixed precision",
@@ -115,6 +127,11 @@ class TrainingSection(Section):
         aliases=("use_deterministic_algorithms", "full_determinism"),
         advanced=True,
     )
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches whose mean gradient is a step: of the accumulation, in all processes."""
+        return self.gradient_accumulation_steps * self.num_processes
 
     @property
     def step_limit(self) -> int | None:

@@ -124,7 +124,7 @@ def pace_of(process: Process, plan: Plan) -> Pace:
         before=max(0.0, first - process.began - measured_before),
         warm_up=max(0.0, sum(row["s_per_step"] for row in early) - len(early) * step),
         step=step,
-        steps_per_epoch=plan.steps.batches_per_epoch / plan.steps.accumulation,
+        steps_per_epoch=plan.steps.batches_per_epoch / plan.steps.batches_per_step,
         after=max(0.0, process.ended - (written if written is not None else process.ended) - drawn),
         save=max(0.0, save),
         state=state,
@@ -142,7 +142,7 @@ def _rounds(events: Sequence[Event], phase: str) -> int:
 
 def _by_group(rows: Sequence[Row], plan: Plan) -> dict[str, float]:
     """Mean seconds of a step by group; empty where a step holds batches of several groups."""
-    if plan.steps.accumulation > 1 or not plan.steps.batches_per_epoch:
+    if plan.steps.batches_per_step > 1 or not plan.steps.batches_per_epoch:
         return {}
     names = {index: group.name for group in plan.chosen.groups for index in group.indices}
     taken: dict[str, list[float]] = {}

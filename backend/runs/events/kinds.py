@@ -122,6 +122,16 @@ class MemoryPeakEvent(Event):
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
+class ProcessesEvent(Event):
+    """Where each of several processes that train together computes, and the memory that it holds."""
+
+    kind = "processes"
+    step: int | None = None
+    processes: list[Any] | None = None
+    """Of each, by its number: ``device`` in words, ``memory`` and ``total`` in bytes."""
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
 class SwapEvent(Event):
     """What block swap moves, as `backend.memory.block_swap.SwapFacts` counts it; sizes in bytes."""
 
@@ -274,7 +284,7 @@ class DoneEvent(Event):
 
 
 KINDS: tuple[type[Event], ...] = (
-    *(PhaseEvent, PlanEvent, StepTotalEvent, MemoryEstimateEvent, MemoryPeakEvent, SwapEvent),
+    *(PhaseEvent, PlanEvent, StepTotalEvent, MemoryEstimateEvent, MemoryPeakEvent, SwapEvent, ProcessesEvent),
     *(ValidationEvent, BestEvent, EarlyStopEvent, OverfitEvent, AverageEvent, PictureLossesEvent),
     *(SampleEvent, CheckpointEvent, StateEvent),
     *(CompilingEvent, CompileStateEvent, CompiledShareEvent, GraphEvent),
