@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -19,6 +20,8 @@ from backend.runs.captioning.request import CaptionOptions
 log = logging.getLogger(__name__)
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_MARKS = 2
+"""Places that the first and the last token take."""
 _COPY = "Copy the folder again from where the model came from, with all of its files."
 
 
@@ -58,11 +61,8 @@ class Captioner:
             words = str(error).strip().splitlines()
             why = words[0][:300] if words else type(error).__name__
             raise Refused(f"{model.folder} can't be loaded: {why}", _COPY, "model") from error
-        self.generation: dict[str, Any] = {
-            "max_new_tokens": model.tokens(options.max_tokens),
-            "num_beams": model.beams(options.beams),
-            "do_sample": False,
-        }
+        self.tokens = model.tokens(options.max_tokens)
+        self.generation: dict[str, Any] = {"num_beams": model.beams(options.beams), "do_sample": False}
 
     @torch.inference_mode()
     def describe(self, images: Sequence[Image.Image]) -> list[str]:
@@ -73,8 +73,15 @@ class Captioner:
             name: value.to(self.device, dtype) if value.is_floating_point() else value.to(self.device)
             for name, value in inputs.items()
         }
-        tokens = self.network.generate(**placed, **self.generation)
+        most = min(self.tokens, self._room(inputs))
+        tokens = self.network.generate(**placed, max_new_tokens=most, **self.generation)
         return self.reader.captions(tokens.cpu(), inputs)
+
+    def _room(self, inputs: dict[str, Tensor]) -> int:
+        """Tokens that still fit into the places that the language model has, at least 1."""
+        config = self.network.config.get_text_config(decoder=True)
+        prompt = 0 if config.is_encoder_decoder or "input_ids" not in inputs else inputs["input_ids"].shape[1]
+        return max(1, config.max_position_embeddings - prompt - _MARKS)
 
 
 def _load(model: CaptionModel, options: CaptionOptions, device: torch.device) -> PreTrainedModel:

@@ -129,9 +129,7 @@ def qwen(folder: Path, kind: str) -> None:
     config_class, model_class = _QWEN[kind]
     marks = {"image_token_id": words - 2, "video_token_id": words - 1, "vision_start_token_id": words - 4}
     _save(model_class(config_class(text_config=text, vision_config=vision, **marks)), folder)
-    Qwen2VLImageProcessorPil(
-        patch_size=4, size={"shortest_edge": 256, "longest_edge": 100_000}
-    ).save_pretrained(folder)
+    Qwen2VLImageProcessorPil(patch_size=4, size={"shortest_edge": 256, "longest_edge": 100_000}).save_pretrained(folder)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": CHAT}), encoding="utf-8")
 
 

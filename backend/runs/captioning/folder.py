@@ -124,7 +124,9 @@ class ResultFolder:
             content = json.loads(self.choices_path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return {image: row for image, row in content.items() if isinstance(row, dict)} if isinstance(content, dict) else {}
+        return (
+            {image: row for image, row in content.items() if isinstance(row, dict)} if isinstance(content, dict) else {}
+        )
 
     def choose(self, changes: Mapping[str, Mapping[str, Any] | None]) -> None:
         """Keep decisions; None forgets one. Raises WriteFailed."""
@@ -158,4 +160,3 @@ def _forget_old(root: Path, but: Path) -> None:
     for path in _folders(root)[:-_KEPT]:
         if path != but:
             shutil.rmtree(path, ignore_errors=True)
-

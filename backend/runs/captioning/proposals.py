@@ -89,9 +89,7 @@ def proposals(request: CaptionRequest, folder: ResultFolder) -> Iterator[Proposa
             yield proposal
 
 
-def _proposal(
-    target: Target, result: Result, options: CaptionOptions, choice: Mapping[str, Any]
-) -> Proposal | None:
+def _proposal(target: Target, result: Result, options: CaptionOptions, choice: Mapping[str, Any]) -> Proposal | None:
     old = old_caption(target)
     if options.existing == "leave" and (old or "").strip():
         return None

@@ -22,8 +22,8 @@ _QWEN_PROMPTS: Mapping[Task, str] = {
     "caption": "Describe this image in one short sentence. Begin with the subject, not with words such as 'The image'.",
     "detailed": "Describe this image in two or three sentences: subject, clothes or parts, action, and surroundings. "
     "Begin with the subject, not with words such as 'The image'.",
-    "more_detailed": "Describe this image in one detailed paragraph: subject, action, surroundings, composition, light, "
-    "colors and style. Begin with the subject, not with words such as 'The image'.",
+    "more_detailed": "Describe this image in one detailed paragraph: subject, action, surroundings, composition, "
+    "light, colors and style. Begin with the subject, not with words such as 'The image'.",
 }
 """What is asked of models that follow instructions, by task."""
 
@@ -120,4 +120,3 @@ def identity(options: CaptionOptions, model: CaptionModel) -> str:
         options.megapixels,
     ]
     return sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
