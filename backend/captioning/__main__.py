@@ -19,14 +19,14 @@ from backend.base.paths import PROJECT_ROOT, resolve
 from backend.captioning.session import Session
 from backend.config.schema import Config
 from backend.dataset import caption_changes
-from backend.dataset.items import Item, Scan
 from backend.dataset.scan import scan
 from backend.dataset.scan_state import FolderSpec
 from backend.memory.allocators import use_expandable_segments
 from backend.plan.memory.machine import installed_gpus
 from backend.runs.captioning.model_folder import LAYOUTS, read_model
-from backend.runs.captioning.proposals import Proposal, has_caption, proposals
-from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Precision, Target, Task
+from backend.runs.captioning.proposals import Proposal, proposals
+from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Precision, Task
+from backend.runs.captioning.targets import targets_of
 from backend.runs.diagnose import explain
 from backend.runs.errors import RunError
 
@@ -81,7 +81,7 @@ def _caption(options: argparse.Namespace, console: Console) -> int:
         raise Refused(" ".join(faults) or f"{options.folder} has no images", "Give a folder with images.")
     for fault in faults:
         console.print(f"warning: {fault}", style="yellow", markup=False, soft_wrap=True)
-    targets = targets_of(scanned, options.caption_extension, chosen)
+    targets = targets_of(scanned.items, options.caption_extension, chosen.existing)
     request = CaptionRequest(options=chosen, targets=tuple(targets))
     session = Session.open(request, resolve(options.results))
     if len(targets) < len(scanned.items):
@@ -99,19 +99,6 @@ def _caption(options: argparse.Namespace, console: Console) -> int:
     else:
         _print_difference(changes, failed, broken, options.write, console)
     return DONE
-
-
-def targets_of(scanned: Scan, extension: str, options: CaptionOptions) -> list[Target]:
-    """Where the caption of each image is written; without images whose caption is to be left."""
-    targets = [target_of(item, extension) for item in scanned.items]
-    return [each for each in targets if options.existing != "leave" or not has_caption(each)]
-
-
-def target_of(item: Item, extension: str) -> Target:
-    """Where the caption of an image is: its file, its row of a table, or the file that is made."""
-    if item.caption_path is None and item.row is not None:
-        return Target(item.path, item.row.path, item.row.name)
-    return Target(item.path, item.caption_path or item.path.with_suffix(extension))
 
 
 def _chosen(options: argparse.Namespace) -> CaptionOptions:

@@ -66,7 +66,7 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
         *("backend.bench", "backend.runs", "backend.doctor.cache", "backend.preview", "backend.queue"),
         *("backend.lora_tools", "backend.publish", "backend.plan.finish", "backend.captioning"),
     ),
-    "gui.caption_routes": ("backend.captioning.worker",),
+    "gui.caption_job": ("backend.captioning.worker",),
     "gui.compile_routes": ("backend.doctor.cache",),
     "gui.dataset_scan": ("backend.dataset",),
     "gui.finish_routes": ("backend.plan.finish",),

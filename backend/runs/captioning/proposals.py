@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from backend.base.errors import Refused
-from backend.dataset.caption_changes import CaptionChange, text_of
-from backend.dataset.captions import BadCaption
+from backend.dataset.caption_changes import CaptionChange
 from backend.runs.captioning.folder import Result, ResultFolder
 from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Target
+from backend.runs.captioning.targets import old_caption
 
 _SPACES = re.compile(r"\s+")
 
@@ -50,30 +50,12 @@ def new_caption(said: str, old: str | None, options: CaptionOptions) -> str:
     return text
 
 
-def old_caption(target: Target) -> str | None:
-    """What the caption file holds; None without one, or without a row of the image.
-
-    Raises Refused where the file is there and can't be read.
-    """
-    try:
-        return text_of(target.file, target.entry)
-    except (BadCaption, OSError) as error:
-        why = error.strerror or error if isinstance(error, OSError) else error
-        raise Refused(f"{target.file} can't be read: {why}", "Correct the file, or leave its image out.") from None
-
-
-def has_caption(target: Target) -> bool:
-    """Whether there is a caption with words; one that can't be read counts, since nothing may be written over it."""
-    try:
-        return bool((old_caption(target) or "").strip())
-    except Refused:
-        return True
-
-
-def proposals(request: CaptionRequest, folder: ResultFolder) -> Iterator[Proposal | Refused]:
+def proposals(
+    request: CaptionRequest, folder: ResultFolder, old: Callable[[Target], str | None] = old_caption
+) -> Iterator[Proposal | Refused]:
     """The new captions that differ from the old ones, in the order of the images; a refusal where a file is broken.
 
-    Images with a caption give none where they are to be left.
+    Images with a caption give none where they are to be left. old: reads captions, as `old_caption`.
     """
     results, choices = folder.results(), folder.choices()
     for target in request.targets:
@@ -81,7 +63,8 @@ def proposals(request: CaptionRequest, folder: ResultFolder) -> Iterator[Proposa
         if result is None or result.error:
             continue
         try:
-            proposal = _proposal(target, result, request.options, choices.get(str(target.image), {}))
+            choice = choices.get(str(target.image), {})
+            proposal = _proposal(target, old(target), result, request.options, choice)
         except Refused as refused:
             yield refused
             continue
@@ -89,8 +72,9 @@ def proposals(request: CaptionRequest, folder: ResultFolder) -> Iterator[Proposa
             yield proposal
 
 
-def _proposal(target: Target, result: Result, options: CaptionOptions, choice: Mapping[str, Any]) -> Proposal | None:
-    old = old_caption(target)
+def _proposal(
+    target: Target, old: str | None, result: Result, options: CaptionOptions, choice: Mapping[str, Any]
+) -> Proposal | None:
     if options.existing == "leave" and (old or "").strip():
         return None
     text = choice.get("text")
