@@ -45,6 +45,12 @@ COMMANDS = {
         "extract | merge | resize | inspect | check ...",
         None,
     ),
+    "caption": (
+        "backend.captioning",
+        "caption images with a model on this disk; shows what would change, and undoes it",
+        "FOLDER --model DIR [--write] [--overwrite] [--json]",
+        None,
+    ),
     "publish": (
         "backend.publish",
         "make a folder to publish from a run: LoRA, model card, samples; nothing is uploaded",

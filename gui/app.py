@@ -23,7 +23,17 @@ from backend.config import presets
 from backend.queue.folder import QueueFolder
 from backend.runs import recovery
 from backend.runs.preview.folder import PreviewFolder
-from gui import compile_routes, fields, form, preview_routes, publish_routes, queue_routes, run_routes, theme
+from gui import (
+    caption_routes,
+    compile_routes,
+    fields,
+    form,
+    preview_routes,
+    publish_routes,
+    queue_routes,
+    run_routes,
+    theme,
+)
 from gui.actions import Actions
 from gui.assets import Assets
 from gui.draft import Draft
@@ -135,6 +145,7 @@ def _include_routes(
     """All routes of our own."""
     app.include_router(run_routes.routes(store, preview))
     app.include_router(form_routes.routes())
+    app.include_router(caption_routes.routes(form_routes.scan, store, preview, form_routes.draft.folder))
     app.include_router(compile_routes.routes(store, form_routes.config))
     app.include_router(publish_routes.routes(store))
     app.include_router(preview_routes.routes(store, form_routes.config, preview))

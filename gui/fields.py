@@ -265,9 +265,9 @@ def draw_group(key: str, widgets: Widgets, slots: Iterable[str] = ()) -> None:
                 _draw_grid(advanced, widgets)
 
 
-def panel(title: str, slot_id: str, note: str = "") -> None:
+def panel(title: str, slot_id: str, note: str = "", opened: bool = True) -> None:
     """Draw a panel without settings, whose content one of our scripts puts into the slot."""
-    with gr.Accordion(title, open=True, elem_id=f"g-{slot_id}", elem_classes="panel"):
+    with gr.Accordion(title, open=opened, elem_id=f"g-{slot_id}", elem_classes="panel"):
         if note:
             gr.HTML(f'<p class="note">{note}</p>', apply_default_css=False)
         slot(slot_id)

@@ -52,6 +52,12 @@ on("draft", () => {
   clearTimeout(pause);
   pause = setTimeout(watch, 300);
 });
+// Captions were written elsewhere: the images are drawn again with them.
+on("captions", () => {
+  if (!result) return;
+  drawn = null;
+  watch();
+});
 
 const roots = { scan: null, plan: null };
 const frame = (node, kind) => {

@@ -9,6 +9,7 @@ import "./keys.js";
 import "./welcome.js";
 import "./model_check.js";
 import "./dataset_scan.js";
+import "./captioning.js";
 import "./setting_notes.js";
 import "./finish_time.js";
 import "./kernel_cache.js";

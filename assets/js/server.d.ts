@@ -1,5 +1,6 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
+import type { CaptionDifference, CaptionModel, CaptioningState } from "./captioning";
 import type { LoraState } from "./lora";
 import type { FinishState, MemoryFacts } from "./plan";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
@@ -109,6 +110,7 @@ export interface Message extends Partial<Omit<PageState, "draft" | "runs">> {
 }
 // What the modules of the page tell each other.
 export interface News {
+  captions: null;
   draft: Draft;
   presets: Preset[];
   settings: Setting[];
@@ -355,6 +357,13 @@ export interface Answers {
     caption: string;
   };
   "/scan/caption/undo": { caption: string };
+  "/captioning": CaptioningState;
+  "/captioning/model": CaptionModel | { problem: string };
+  "/captioning/cancel": object;
+  "/captioning/difference": CaptionDifference;
+  "/captioning/choose": object;
+  "/captioning/write": { id: string; files: number; changed: string[] };
+  "/captioning/undo": { files: number; changed: string[] };
   "/queue": QueueState;
   "/queue/set": object;
   "/queue/entry": object;

@@ -33,15 +33,15 @@ _LARGEST_BYTES = 1_000_000_000
 
 @dataclass
 class CaptionTable:
-    """The captions of a table. by_name: the name of an image as written there, with / between folders.
+    """The captions of a table. by_name: the name of an image as `row_name` has it.
 
-    by_folded: the same without letter case, which counts where no name is written in the same way. leads_out: some
-    name is a whole path, or leads out of the table's folder.
+    folded: the same name by the one without letter case, which counts where no name is written in the same way.
+    leads_out: some name is a whole path, or leads out of the table's folder.
     """
 
     path: Path
     by_name: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    by_folded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    folded: dict[str, str] = field(default_factory=dict)
     leads_out: bool = False
     _own: str = field(init=False, default="")
 
@@ -50,13 +50,13 @@ class CaptionTable:
 
     def add(self, name: str, captions: tuple[str, ...]) -> None:
         """Take over the captions of the image that is written as `name`; the first of several rows counts."""
-        name = os.path.normpath(name.replace("\\", "/")).replace("\\", "/")
+        name = row_name(name)
         self.by_name.setdefault(name, captions)
-        self.by_folded.setdefault(name.casefold(), captions)
+        self.folded.setdefault(name.casefold(), name)
         self.leads_out = self.leads_out or name.startswith("../") or name[:1] == "/" or name[1:2] == ":"
 
-    def of(self, picture: Path, folder: Path) -> tuple[str, ...] | None:
-        """The captions of `picture`, found below `folder`; None where the table has none.
+    def row_of(self, picture: Path, folder: Path) -> str | None:
+        """The name in `by_name` of the row of `picture`, found below `folder`; None where the table has none.
 
         Names are whole paths, or start at the table's folder or at `folder`; with or without the ending of the file. A
         table further below says nothing of what lies beside its own folder.
@@ -73,10 +73,13 @@ class CaptionTable:
             name = whole if root is None else os.path.relpath(whole, root)
             name = name.replace("\\", "/")
             names += [name, os.path.splitext(name)[0]]
-        exact = next((self.by_name[name] for name in names if name in self.by_name), None)
-        return exact or next(
-            (self.by_folded[name] for name in map(str.casefold, names) if name in self.by_folded), None
-        )
+        exact = next((name for name in names if name in self.by_name), None)
+        return exact or next((self.folded[name] for name in map(str.casefold, names) if name in self.folded), None)
+
+
+def row_name(name: str) -> str:
+    """A picture's name in a table in the one form by which rows are known: / between folders, no detours."""
+    return os.path.normpath(name.replace("\\", "/")).replace("\\", "/")
 
 
 def read_captions(path: Path, lines: bool = False) -> tuple[tuple[str, ...], str]:
@@ -87,7 +90,7 @@ def read_captions(path: Path, lines: bool = False) -> tuple[tuple[str, ...], str
     """
     data = read_bytes(path)
     if path.suffix.lower() == ".json":
-        return _of_json(data), "utf-8"
+        return captions_of_json(data), "utf-8"
     if not lines:
         text, encoding = decode(data)
         return (text,), encoding
@@ -128,7 +131,8 @@ def captions_of(row: Any) -> tuple[str, ...]:
     return tuple(f"{text}, {tags}" if tags else text for text in texts) or ((tags,) if tags else ())
 
 
-def _of_json(data: bytes) -> tuple[str, ...]:
+def captions_of_json(data: bytes) -> tuple[str, ...]:
+    """The captions in a picture's own JSON file. BadCaption when there are none."""
     try:
         row = json.loads(decode(data)[0] or "null")
     except (ValueError, RecursionError) as error:

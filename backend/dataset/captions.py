@@ -30,18 +30,23 @@ def decode(data: bytes) -> tuple[str, str]:
 
 def decode_lines(data: bytes) -> tuple[list[str], str]:
     """The lines with text, without outer blanks, and the encoding. Raises as `decode`."""
+    text, encoding = decode_whole(data)
+    return _lines(text), encoding
+
+
+def decode_whole(data: bytes) -> tuple[str, str]:
+    """The text with its line ends and blanks, and the encoding. Raises as `decode`."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         try:
-            return _lines(data.decode("utf-16")), "utf-16"
+            return data.decode("utf-16"), "utf-16"
         except UnicodeDecodeError:
             raise BadCaption("it is marked as UTF-16, but is cut off or damaged") from None
     if b"\x00" in data:
         raise BadCaption("it contains zero bytes, so it is not a text")
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig"), "utf-8"
     except UnicodeDecodeError as error:
-        return _lines(_western(data, error.start)), "cp1252"
-    return _lines(text), "utf-8"
+        return _western(data, error.start), "cp1252"
 
 
 def read(path: Path) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.config.endings import CLIPS
+from backend.dataset.caption_sources import row_name
 from backend.dataset.images import EXTENSIONS
 from backend.dataset.walk import Walk
 
@@ -24,10 +25,14 @@ _LARGEST_BYTES = 1_000_000_000
 
 @dataclass
 class FileList:
-    """What a list says. captions: by path, of lines that have one. faults: what is wrong with a line, by its number."""
+    """What a list says. captions: by path, of lines that have one. rows: the name of such a line, as `row_name` has it.
+
+    faults: what is wrong with a line, by its number.
+    """
 
     walk: Walk = field(default_factory=Walk)
     captions: dict[Path, str] = field(default_factory=dict)
+    rows: dict[Path, str] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
 
 
@@ -63,7 +68,7 @@ def read_list(path: Path, caption_extensions: Sequence[str], clips: bool) -> Fil
             continue
         result.walk.pictures.setdefault(file.parent, []).append(file)
         if caption is not None:
-            result.captions[file] = caption
+            result.captions[file], result.rows[file] = caption, row_name(name)
         for ending in caption_extensions:
             text = file.with_suffix(ending)
             if text.is_file() and str(text) not in result.walk.texts:

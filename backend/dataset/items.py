@@ -53,6 +53,14 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
+class CaptionRow:
+    """Where a table or a list of files has a picture's caption. name: as `caption_sources.row_name` has it."""
+
+    path: Path
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """One picture, or one window of a clip, to train on.
 
@@ -63,7 +71,7 @@ class Item:
     is_reg: a regularization image, which shows the class of what is learned.
     texts: captions that versions are made of, where there are several or something in them changes; `caption` is then
     the plain one. trigger: the word that each version starts with; both empty for an image with one caption.
-    mask: what of it counts in the loss; None: all.
+    mask: what of it counts in the loss; None: all. row: of the table that its caption is from, where no file has it.
     """
 
     key: str
@@ -80,6 +88,7 @@ class Item:
     texts: tuple[str, ...] = ()
     trigger: str | None = None
     mask: Mask | None = None
+    row: CaptionRow | None = None
 
     @property
     def frames(self) -> int:
@@ -102,6 +111,7 @@ class Item:
             **({"is_reg": True} if self.is_reg else {}),
             **({"texts": list(self.texts), "trigger": self.trigger} if self.texts else {}),
             **({} if self.mask is None else {"mask": [self.mask.key, self.mask.path and str(self.mask.path)]}),
+            **({} if self.row is None else {"row": [str(self.row.path), self.row.name]}),
         }
 
     @classmethod
@@ -123,6 +133,7 @@ class Item:
             texts=tuple(data.get("texts", ())),
             trigger=data.get("trigger"),
             mask=Mask(data["mask"][0], data["mask"][1] and Path(data["mask"][1])) if "mask" in data else None,
+            row=CaptionRow(Path(data["row"][0]), data["row"][1]) if "row" in data else None,
         )
 
 

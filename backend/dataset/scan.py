@@ -26,7 +26,7 @@ from backend.dataset.clips import BadClip, hash_of, is_video
 from backend.dataset.clips import probe as probe_clip
 from backend.dataset.file_lists import is_list, read_list
 from backend.dataset.images import BadImage, probe, read_picture
-from backend.dataset.items import DatasetScan, Finding, FolderReport, Item, Scan
+from backend.dataset.items import CaptionRow, DatasetScan, Finding, FolderReport, Item, Scan
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
 from backend.dataset.scan_captions import by_lower_ending, caption_files, finished, read_all
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
@@ -75,9 +75,11 @@ def scan(
     texts = {index: by_lower_ending(files.texts) for index, files in gathered.walks.items()}
     for (path, index, repeats), measured in zip(places, measures, strict=True):
         files = caption_files(path, texts[index], (caption_extension, *more_extensions))
-        listed = gathered.lists[index].captions.get(path) if index in gathered.lists else None
         picture = ScannedPicture(path, index, repeats, measured, next(iter(files), None), caption_files=files)
-        picture.listed = None if listed is None else (listed,)
+        of_list = gathered.lists.get(index)
+        if of_list is not None and path in of_list.captions:
+            picture.listed = (of_list.captions[path],)
+            picture.row = CaptionRow(gathered.folders[index].path, of_list.rows[path])
         gathered.found.append(picture)
     read_all(gathered)
     for index, spec in enumerate(gathered.folders):
@@ -339,6 +341,7 @@ def _items(gathered: ScanState) -> list[Item]:
                 texts=texts,
                 trigger=trigger,
                 mask=picture.mask,
+                row=picture.row if picture.caption_path is None else None,
             )
             rule = spec.clips
             if seen.clip is None or rule is None:

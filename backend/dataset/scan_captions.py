@@ -10,6 +10,7 @@ from backend.dataset import captions
 from backend.dataset.caption_sources import READ, CaptionTable, read_captions, read_table
 from backend.dataset.caption_tables import is_table
 from backend.dataset.caption_variants import CaptionRule
+from backend.dataset.items import CaptionRow
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
 from backend.dataset.walk import named_words
 
@@ -108,10 +109,11 @@ def _tabled(
     picture: ScannedPicture, tables: Sequence[CaptionTable], spec: FolderSpec, gathered: ScanState
 ) -> tuple[str, ...] | None:
     for table in tables:
-        texts = table.of(picture.path, spec.path)
-        if texts is not None:
+        name = table.row_of(picture.path, spec.path)
+        if name is not None:
             gathered.used_tables[str(table.path)] = gathered.used_tables.get(str(table.path), 0) + 1
-            return texts
+            picture.row = CaptionRow(table.path, name)
+            return table.by_name[name]
     return None
 
 

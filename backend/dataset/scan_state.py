@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backend.dataset.caption_variants import CaptionRule
 from backend.dataset.file_lists import FileList
-from backend.dataset.items import ClipReport, Finding, FolderReport, Item, Mask
+from backend.dataset.items import CaptionRow, ClipReport, Finding, FolderReport, Item, Mask
 from backend.dataset.scan_cache import Measured
 from backend.dataset.walk import Walk
 from backend.dataset.windows import ClipRule
@@ -72,6 +72,8 @@ class ScannedPicture:
     controls: tuple[Item, ...] = ()
     listed: tuple[str, ...] | None = None
     """Its captions in the list or table that names it; None where none does."""
+    row: CaptionRow | None = None
+    """Where that list or table has them."""
     caption_files: tuple[Path, ...] = ()
     """All of its caption files; `caption_path` is the first."""
     captions: tuple[str, ...] = ("",)

@@ -12,3 +12,4 @@ def draw(widgets: Widgets) -> None:
         draw_group(key, widgets)
     draw_group("video", widgets)
     panel("Dataset scan", "scan-root")
+    panel("Captions by a model", "captioning-root", opened=False)

@@ -1,0 +1,85 @@
+"""Makes new captions of what a model said, beside the old ones, and the changes of files that they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from backend.base.errors import Refused
+from backend.dataset.caption_changes import CaptionChange
+from backend.runs.captioning.folder import Result, ResultFolder
+from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Target
+from backend.runs.captioning.targets import old_caption
+
+_SPACES = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposal:
+    """A new caption. old: what the file holds, None without one. left: a person left it out. edited: by a person."""
+
+    target: Target
+    old: str | None
+    new: str
+    left: bool = False
+    edited: bool = False
+
+    @property
+    def change(self) -> CaptionChange:
+        """The change of the file that it is."""
+        return CaptionChange(self.target.file, self.old, self.new, self.target.entry)
+
+
+def tidy(text: str) -> str:
+    """What a model said on one line, since each line of a caption file may be a caption."""
+    return _SPACES.sub(" ", text).strip()
+
+
+def new_caption(said: str, old: str | None, options: CaptionOptions) -> str:
+    """The caption to write: prefix and suffix around what the model said, after the old caption where it stays."""
+    text = f"{options.prefix}{tidy(said)}{options.suffix}".strip()
+    kept = (old or "").strip()
+    if options.existing == "append" and kept:
+        # appended a second time it would stand there twice
+        text = kept if kept.endswith(text) else f"{kept.rstrip(' ,')}, {text}"
+    trigger = options.trigger.strip()
+    if trigger and trigger.casefold() not in text.casefold():
+        text = f"{trigger}, {text}"
+    return text
+
+
+def proposals(
+    request: CaptionRequest, folder: ResultFolder, old: Callable[[Target], str | None] = old_caption
+) -> Iterator[Proposal | Refused]:
+    """The new captions that differ from the old ones, in the order of the images; a refusal where a file is broken.
+
+    Images with a caption give none where they are to be left. old: reads captions, as `old_caption`.
+    """
+    results, choices = folder.results(), folder.choices()
+    for target in request.targets:
+        result = results.get(str(target.image))
+        if result is None or result.error:
+            continue
+        try:
+            choice = choices.get(str(target.image), {})
+            proposal = _proposal(target, old(target), result, request.options, choice)
+        except Refused as refused:
+            yield refused
+            continue
+        if proposal is not None:
+            yield proposal
+
+
+def _proposal(
+    target: Target, old: str | None, result: Result, options: CaptionOptions, choice: Mapping[str, Any]
+) -> Proposal | None:
+    if options.existing == "leave" and (old or "").strip():
+        return None
+    text = choice.get("text")
+    edited = isinstance(text, str)
+    new = text.strip() if isinstance(text, str) else new_caption(result.text, old, options)
+    if new == (old or "").strip():
+        return None
+    return Proposal(target=target, old=old, new=new, left=choice.get("left") is True, edited=edited)
