@@ -11,6 +11,7 @@ import "./model_check.js";
 import "./dataset_scan.js";
 import "./setting_notes.js";
 import "./finish_time.js";
+import "./tune_panel.js";
 import "./kernel_cache.js";
 import "./doctor.js";
 import "./memory_estimate.js";

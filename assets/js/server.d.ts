@@ -1,7 +1,7 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
 import type { LoraState } from "./lora";
-import type { FinishState, MemoryFacts } from "./plan";
+import type { FinishState, MemoryFacts, TuneState } from "./plan";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
 import type { ImageLosses, ScanState, ScannedItems } from "./scan";
@@ -309,6 +309,8 @@ export interface Answers {
   "/finish": FinishState;
   "/finish/run": { text: string };
   "/finish/cancel": object;
+  "/tune": TuneState;
+  "/tune/cancel": object;
   "/profile": { text: string };
   "/library": { runs: LibraryRun[] };
   "/lora": LoraState;

@@ -15,7 +15,7 @@ import pytest
 from backend.setup import pip, requirements, system
 from tests.tiny.clone import ROOT, Clone, base_python
 
-COMMANDS = ["gui", "train", "sample", "lora", "publish", "plan", "finish", "import", "doctor", "demo", "test", "bench"]
+COMMANDS = ["gui", "train", "sample", "lora", "publish", "plan", "finish", "tune", "import", "doctor", "demo", "test", "bench"]
 COMMANDS += ["status", "stop", "logs", "queue", "cache"]
 
 
