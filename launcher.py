@@ -69,6 +69,12 @@ COMMANDS = {
         "CONFIG.toml [--known] [--price-per-hour PRICE] [--price-per-kwh PRICE --watts W]",
         "measuring",
     ),
+    "tune": (
+        "backend.plan.tune",
+        "find the settings with which a run ends soonest, by short trainings",
+        "CONFIG.toml [--write FILE.toml] [--allow precision] [--probes N] [--by-class] [--again] [--json]",
+        "tuning",
+    ),
     "import": (
         "backend.importers",
         "import settings of another trainer: from its file, its command or a LoRA that it made",

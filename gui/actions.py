@@ -16,7 +16,7 @@ from backend.base.errors import Refused, WriteFailed
 from backend.base.paths import resolve
 from backend.base.problems import Problem
 from backend.config import load, presets
-from backend.config.schema import Config, by_path
+from backend.config.schema import Config, by_path, with_values
 from backend.families.table import FAMILIES
 from backend.plan.start_check import start_problems
 from backend.queue.folder import QueueFolder
@@ -202,21 +202,18 @@ class Actions:
 
     def save(self, request: Mapping[str, Any]) -> Reply:
         """Save the form to its own preset."""
-        return self._save(str(request.get("name", "")), overwrite=True)
+        return self._save(str(request.get("name", "")), overwrite=True, change=request.get("change"))
 
     def save_as(self, request: Mapping[str, Any]) -> Reply:
-        """Save the form as a new preset; where one of the person's own has the name, offer to replace it."""
+        """Save the form as a new preset, with a change where one is given; offer to replace one of the person's own."""
         name = str(request.get("name", "")).strip()
         taken = next((p for p in presets.list_presets(self.shelf) if p.name.casefold() == name.casefold()), None)
         if taken is not None and not taken.builtin:
-            offer = messages.notice(
-                f"There is already a preset “{taken.name}”.",
-                "error",
-                "Replace",
-                {"what": "save", "name": taken.name},
+            again = {"what": "save", "name": taken.name, "change": request.get("change")}
+            return self._notify(
+                messages.notice(f"There is already a preset “{taken.name}”.", "error", "Replace", again)
             )
-            return self._notify(offer)
-        return self._save(name, overwrite=False)
+        return self._save(name, overwrite=False, change=request.get("change"))
 
     def rename(self, request: Mapping[str, Any]) -> Reply:
         """Give a preset another name."""
@@ -284,13 +281,16 @@ class Actions:
         kept = self._foreign.kept_values(self.draft.now.values)
         return self._take(self._foreign.loaded, None, f"the settings of {self._foreign.name}", kept)
 
-    def _save(self, name: str, overwrite: bool) -> Reply:
+    def _save(self, name: str, overwrite: bool, change: Any = None) -> Reply:
         loaded = form.read(self.draft.now.values)
         if loaded.config is None:
             message = self.state(loaded.problems)
             notice = messages.notice("Not saved: some settings have errors. They are listed at the top.", "error")
             return Reply(message | {"notice": notice, "refused": True})
-        saved = presets.save(loaded.config, name, overwrite=overwrite, shelf=self.shelf)
+        config = with_values(loaded.config, change) if change else loaded.config
+        saved = presets.save(config, name, overwrite=overwrite, shelf=self.shelf)
+        if change:
+            return self._answer(f"Saved as “{saved.name}”. The form stays as it is.")
         self.draft.saved_as(saved.name)
         return self._answer(f"Saved as “{saved.name}”.")
 

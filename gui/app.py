@@ -45,6 +45,7 @@ from gui.run_store import RunStore
 from gui.security import BodyLimit, Hardening, NoUploads, SameOrigin, TrustedHosts
 from gui.sub_path import SubPath, read_root
 from gui.tabs import compile, dataset, library, memory, model, preview, queue, run, sampling, training
+from gui.tune_routes import TunePanel
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +152,7 @@ def _include_routes(
     app.include_router(preview_routes.routes(store, form_routes.config, preview))
     app.include_router(queue_routes.routes(store, queue, preview))
     app.include_router(FinishProbe(store, form_routes.config, preview).routes())
+    app.include_router(TunePanel(form_routes.draft, form_routes, preview).routes())
     app.include_router(LoraReader(store).routes())
 
 

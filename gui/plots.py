@@ -36,7 +36,7 @@ def curve(
     base = _TOP + _PLOT_H
     area = f"{_LEFT},{base} {line} {_LEFT + _PLOT_W},{base}"
     body = [f'<polygon class="area" points="{area}"/>', f'<polyline class="line" points="{line}"/>']
-    return _frame(title, [*_axes(ticks_x, ticks_y, x_title), *body], _HEIGHT)
+    return frame(title, [*_axes(ticks_x, ticks_y, x_title), *body], _HEIGHT)
 
 
 def histogram(bars: Sequence[tuple[str, int, bool]], title: str, most: int = 40) -> str:
@@ -71,7 +71,7 @@ def histogram(bars: Sequence[tuple[str, int, bool]], title: str, most: int = 40)
         body.append(f"<text {place}>{escape(name)}</text>")
     base = height - bottom
     axis = f'<line class="axis" x1="{_LEFT}" x2="{_LEFT + _PLOT_W}" y1="{base}" y2="{base}"/>'
-    return _frame(title, [*body, axis], height)
+    return frame(title, [*body, axis], height)
 
 
 def _axes(ticks_x: Sequence[tuple[float, str]], ticks_y: Sequence[tuple[float, str]], x_title: str) -> list[str]:
@@ -90,7 +90,8 @@ def _axes(ticks_x: Sequence[tuple[float, str]], ticks_y: Sequence[tuple[float, s
     return parts
 
 
-def _frame(title: str, parts: Sequence[str], height: int) -> str:
+def frame(title: str, parts: Sequence[str], height: int) -> str:
+    """A drawing with a name for screen readers. parts: elements, placed on 720 by `height` pixels."""
     name = escape(title)
     box = f'viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{name}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box}><title>{name}</title>{"".join(parts)}</svg>'
@@ -194,7 +195,7 @@ def learning_rate(cfg: OptimizerSection, steps: int) -> str:
     """The learning rate over a run of ``steps`` optimizer steps; a note instead for a custom scheduler class."""
     factors = rate_factors(cfg, steps)
     if factors is None:
-        return _frame(
+        return frame(
             "Learning rate",
             [f'<text x="{_LEFT}" y="24">{escape(cfg.lr_scheduler)} is a custom scheduler: no curve.</text>'],
             40,

@@ -5,13 +5,14 @@ import { el, table } from "./dom.js";
 
 /**
  * @param {DifferenceRow[]} rows
+ * @param {string} [after] heading of the values to come
  */
-export const differenceTable = (rows) =>
+export const differenceTable = (rows, after = "After loading") =>
   el(
     "div",
     { class: "scroll", tabindex: 0, role: "region", "aria-label": "What changes" },
     table(
-      ["Setting", "Now", "After loading"],
+      ["Setting", "Now", after],
       rows.map((row) =>
         el("tr", {}, el("td", {}, row.label), el("td", { class: "old" }, row.before), el("td", {}, row.after)),
       ),

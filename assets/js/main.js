@@ -12,6 +12,7 @@ import "./dataset_scan.js";
 import "./captioning.js";
 import "./setting_notes.js";
 import "./finish_time.js";
+import "./tune_panel.js";
 import "./kernel_cache.js";
 import "./doctor.js";
 import "./memory_estimate.js";

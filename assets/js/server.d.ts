@@ -2,7 +2,7 @@
 
 import type { CaptionDifference, CaptionModel, CaptioningState } from "./captioning";
 import type { LoraState } from "./lora";
-import type { FinishState, MemoryFacts } from "./plan";
+import type { FinishState, MemoryFacts, TuneState } from "./plan";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
 import type { ImageLosses, ScanState, ScannedItems } from "./scan";
@@ -313,6 +313,8 @@ export interface Answers {
   "/finish": FinishState;
   "/finish/run": { text: string };
   "/finish/cancel": object;
+  "/tune": TuneState;
+  "/tune/cancel": object;
   "/profile": { text: string };
   "/library": { runs: LibraryRun[] };
   "/lora": LoraState;

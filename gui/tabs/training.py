@@ -13,6 +13,12 @@ def draw(widgets: Widgets) -> None:
         "finish-root",
         "Trains these settings for about 20 seconds and tells when the run will end. Caches that it fills are kept.",
     )
+    panel(
+        "Tune",
+        "tune-root",
+        "Tries other settings for speed and memory in short trainings, one at a time, and tells with which this run "
+        "ends soonest. What is learnt stays the same. Stop keeps the best so far.",
+    )
     draw_group("optimizer", widgets, slots=("lr-plot",))
     draw_group("timesteps", widgets, slots=("timesteps-plot",))
     draw_group("loss", widgets)

@@ -15,7 +15,7 @@ import pytest
 from backend.setup import pip, requirements, system
 from tests.tiny.clone import ROOT, Clone, base_python
 
-COMMANDS = ["gui", "train", "sample", "lora", "caption", "publish", "plan", "finish", "import", "doctor", "demo"]
+COMMANDS = ["gui", "train", "sample", "lora", "caption", "publish", "plan", "finish", "tune", "import", "doctor", "demo"]
 COMMANDS += ["test", "bench", "status", "stop", "logs", "queue", "cache"]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +14,7 @@ from backend.base.jsonable import dumps
 from backend.base.paths import resolve
 from backend.config import toml_io
 from backend.config.schema import Config
+from backend.plan.finish.machine import machine_words
 
 # What may differ between two runs of the same pace.
 _FREE_SECTIONS = ("saving", "logging")
@@ -55,6 +54,16 @@ class Pace:
     """All validation sets together; 0 without sets."""
     groups: Mapping[str, float] | None = None
     """Seconds of a step by what the pictures of its batch have in common, where that could be told apart."""
+    compiling: float = 0.0
+    """Of compiling and recording in the first process; 0 where nothing was compiled."""
+    compiled_anew: bool = False
+    """Graphs of `compiling` were not in the cache."""
+    classes: Mapping[str, float] | None = None
+    """Of `compiling`, by block class."""
+    peak: int | None = None
+    """Bytes at most: of the GPU in torch's allocator, or of RAM where the run has no GPU; None where not known."""
+    attention: str = ""
+    """The kernel that computed attention, as the setting names it."""
 
 
 def pace_settings(config: Config, counted: bool = False) -> dict[str, Any]:
@@ -93,6 +102,5 @@ def keep_pace(config: Config, pace: Pace) -> None:
 
 def _path(config: Config) -> Path:
     settings = pace_settings(config, counted=True)
-    machine = [platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES")]
-    words = json.dumps([machine, settings], sort_keys=True, default=str)
+    words = json.dumps([machine_words(), settings], sort_keys=True, default=str)
     return probes_folder(config) / f"{hashlib.sha256(words.encode()).hexdigest()[:24]}.json"

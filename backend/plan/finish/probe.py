@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from backend.plan.plan import Plan
 from backend.runs.control import Control
 from backend.runs.errors import RunError
 from backend.runs.events import read_events
-from backend.runs.events.kinds import Event, PhaseEvent
+from backend.runs.events.kinds import AttentionEvent, ErrorEvent, Event, GraphEvent, MemoryPeakEvent, PhaseEvent
 from backend.runs.folder import Run, list_runs
 from backend.runs.liveness import is_here
 from backend.runs.metrics import MetricsReader
 from backend.runs.process import WITH_STARTER, ProcessId
 from backend.runs.start_lock import announce_probe, one_start
+from backend.runs.status import RunStatus
 from backend.runs.status_reader import StatusReader
 from backend.runs.supervise import trainer_environment
 
@@ -45,13 +46,29 @@ _ALL_ROWS = 10**6
 
 Progress = Callable[[str, float], object]
 """Takes what a probe is at, and the share of it that is done, 0 to 1."""
+Measure = Callable[[Config, Plan, Progress], Pace]
+"""`measure`, of a set length."""
+
+
+class ProbeFailed(RunError):
+    """The trainer of a probe ended with an error.
+
+    Attributes:
+        kind: of the error, as `backend.runs.diagnose` names it: ``cuda_oom`` and others.
+    """
+
+    def __init__(self, text: str, remedy: str, kind: str) -> None:
+        super().__init__(text, remedy)
+        self.kind = kind
 
 
 def measure(config: Config, plan: Plan, report: Progress, seconds: float = SECONDS) -> Pace:
     """Train `config` for some seconds and return its pace.
 
     Raises:
-        RunError: a run is at work on this machine, or the probe failed; the message names the cause.
+        RunBusy: a run is at work on this machine.
+        ProbeFailed: the trainer ended with an error; the message names the cause.
+        RunError: it ended before a step was done.
         WriteFailed: the runs' folder can't be written.
     """
     root = probes_folder(config)
@@ -60,7 +77,8 @@ def measure(config: Config, plan: Plan, report: Progress, seconds: float = SECON
     first = work(report=lambda words, share: report(f"Filling caches. {words}", share), filling=True)
     if not first.filled():
         return pace_of(first, plan)
-    return pace_of(work(report=lambda words, share: report(f"Measuring. {words}", share), filling=False), plan)
+    second = work(report=lambda words, share: report(f"Measuring. {words}", share), filling=False)
+    return replace(pace_of(second, plan), **_compiling(first))
 
 
 def probe_config(config: Config, root: Path) -> Config:
@@ -106,8 +124,10 @@ def pace_of(process: Process, plan: Plan) -> Pace:
     finished = max((event.t for event in process.events if event.kind in ("done", "stopped")), default=process.ended)
     phases = phase_seconds(process.events, process.began, finished)
     first = next((e.t for e in process.events if isinstance(e, PhaseEvent) and e.phase == "train"), process.began)
-    validation = phases.get("validate", 0.0)
-    sample = phases.get("sample", 0.0) / max(1, _rounds(process.events, "sample"))
+    compiled = _compiled_in(process.events)
+    validation = max(0.0, phases.get("validate", 0.0) - compiled.get("validate", 0.0))
+    sample = max(0.0, phases.get("sample", 0.0) - compiled.get("sample", 0.0))
+    sample /= max(1, _rounds(process.events, "sample"))
     measured_before = sum(
         took for name, took in phases_until(process.events, first).items() if name in ("validate", "sample")
     )
@@ -122,7 +142,9 @@ def pace_of(process: Process, plan: Plan) -> Pace:
     return Pace(
         measured=time.time(),
         before=max(0.0, first - process.began - measured_before),
-        warm_up=max(0.0, sum(row["s_per_step"] for row in early) - len(early) * step),
+        warm_up=max(0.0, sum(row["s_per_step"] for row in early) - len(early) * step)
+        + _untimed(process.rows)
+        + compiled.get("sample", 0.0),
         step=step,
         steps_per_epoch=plan.steps.batches_per_epoch / plan.steps.batches_per_step,
         after=max(0.0, process.ended - (written if written is not None else process.ended) - drawn),
@@ -131,7 +153,55 @@ def pace_of(process: Process, plan: Plan) -> Pace:
         sample=sample,
         validation=validation,
         groups=groups,
+        peak=_peak(process.events),
+        attention=next((event.route for event in process.events if isinstance(event, AttentionEvent)), ""),
+        **_compiling(process),
     )
+
+
+def _compiled_in(events: Sequence[Event]) -> dict[str, float]:
+    """Seconds of compiling by phase: a run does that once, however often it measures or draws."""
+    seconds: dict[str, float] = {}
+    phase = ""
+    for event in events:
+        if isinstance(event, PhaseEvent):
+            phase = event.phase
+        elif isinstance(event, GraphEvent):
+            seconds[phase] = seconds.get(phase, 0.0) + (event.seconds or 0.0)
+    return seconds
+
+
+def _untimed(rows: Sequence[Row]) -> float:
+    """Seconds of compiling up to the last step that has no time of its own since it compiled; a validation's too."""
+    seconds = before = 0.0
+    for row in rows:
+        compiled = row.get("compile_seconds") or 0.0
+        if row.get("s_per_step") is None:
+            seconds += max(0.0, compiled - before)
+        before = compiled
+    return seconds
+
+
+def _compiling(process: Process) -> dict[str, Any]:
+    """The fields of a `Pace` about what a process compiled."""
+    last = process.rows[-1] if process.rows else {}
+    classes: dict[str, float] = {}
+    for event in process.events:
+        if isinstance(event, GraphEvent) and event.block:
+            classes[event.block] = classes.get(event.block, 0.0) + (event.seconds or 0.0)
+    return {
+        "compiling": last.get("compile_seconds") or 0.0,
+        "compiled_anew": bool(last.get("cache_misses")),
+        "classes": classes or None,
+    }
+
+
+def _peak(events: Sequence[Event]) -> int | None:
+    """Bytes that a process used at most, as it wrote them at its end."""
+    peak = next((event for event in reversed(events) if isinstance(event, MemoryPeakEvent)), None)
+    if peak is None:
+        return None
+    return peak.ram_peak if peak.vram_peak is None else peak.vram_peak
 
 
 def _rounds(events: Sequence[Event], phase: str) -> int:
@@ -186,15 +256,22 @@ def _train(probed: Config, root: Path, *, seconds: float, report: Progress, fill
         _Watch(run, process, began, bool(probed.sampling.prompts), seconds, filling).follow(report)
         status = run.status()
         if status.state not in ("done", "stopped"):
-            failure = status.error
-            text = status.text if failure is None else failure.text
-            raise RunError(f"The probe failed: {text}", "" if failure is None else failure.remedy)
+            raise _failure(run, status)
         rows = MetricsReader(run).tail(_ALL_ROWS)
         return Process(began=began, ended=time.time(), events=read_events(run.events_path)[0], rows=rows)
     finally:
         _end(process)
         if run is not None:
             shutil.rmtree(run.path, ignore_errors=True)
+
+
+def _failure(run: Run, status: RunStatus) -> ProbeFailed:
+    """What ended the trainer of a probe."""
+    failure = status.error
+    text = status.text if failure is None else failure.text
+    events = read_events(run.events_path)[0]
+    kind = next((event.error_kind for event in reversed(events) if isinstance(event, ErrorEvent)), None)
+    return ProbeFailed(f"The probe failed: {text}", "" if failure is None else failure.remedy, kind or "unknown")
 
 
 def _remove_abandoned(root: Path) -> None:
