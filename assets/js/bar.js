@@ -29,8 +29,8 @@ const barParts = () => ({
   save: el(
     "button",
     { id: "save-preset", onclick: savePreset, title: "Save the settings to their preset" },
-    "Save",
-    el("span", { class: "wide-only" }, " preset"),
+    el("span", { class: "wide-only" }, "Save preset"),
+    el("span", { class: "narrow-only" }, "Save"),
   ),
   undo: el(
     "button",

@@ -105,7 +105,11 @@ def _translate(props: dict[str, Any], catalogue: Catalogue) -> None:
         if isinstance(props.get(name), str):
             props[name] = catalogue.translate(props[name])
     if isinstance(props.get("choices"), list):
-        props["choices"] = [[catalogue.translate(each[0]), each[1]] for each in props["choices"]]
+        # A choice that is called as in TOML keeps that name.
+        props["choices"] = [
+            [catalogue.translate(name) if name != value or " " in name else name, value]
+            for name, value in props["choices"]
+        ]
     for tab in props.get("initial_tabs") or []:
         tab["label"] = catalogue.translate(tab["label"])
     note = re.fullmatch(r'<p class="note">(.*)</p>', str(props.get("value", "")), re.DOTALL)

@@ -171,7 +171,9 @@ class _Reader:
 
     def _looks_shown(self, text: str, template: bool = False) -> bool:
         frame = self.frames[-1]
-        if self.before in ("===", "!==", "case", "from", "import") or _CODE.search(text.strip()):
+        if self.before in ("===", "!==", "case", "from", "import") or self.source.startswith(" in window", self.place):
+            return False
+        if text == "calm" or _CODE.search(text.strip()):
             return False
         outer = next((each for each in reversed(self.frames) if each.bracket in "({"), frame)
         if outer.bracket == "{" and (outer.key in _KEYS or outer.key.startswith("data-")):

@@ -6,13 +6,16 @@ An f-string becomes a text with numbers in place of its values, by which the pag
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 # Two words, or one that begins as a sentence does.
 _WORDS = re.compile(r"[A-Za-z'’]{2,}[,:;]? [\w({“]|^[A-Z][a-z]+[ .]?$")
-_CODE = re.compile(r"^[/.#<]|^--|\\|^\w+=|[{}]$|^[a-z_]+\.[a-z_]+$|%s|%d|[a-z]\([a-z]*\)|^SELECT|^\W*$|_{2}|^[a-z]+-[a-z]+ ")
+_CODE = re.compile(r"^[/.#<]|^--|\\|^\w+=|[{}]$|^[a-z_]+\.[a-z_]+$|%s|%d|[a-z]\([a-z]*\)|^SELECT|^\W*$|_{2}|^[a-z]+-[a-z]+ |max-age|filename")
+# {name}, {name:g}, and {{name}} of an f-string that makes a text to format.
+_VALUE = re.compile(r"\{?\{[a-z_]\w*(?::[^{}]*)?\}\}?")
 # What only programmers and logs see.
 _UNSEEN = {"getLogger", "debug", "info", "warning", "exception", "compile", "TypeVar", "Path", "match", "sub", "fullmatch",
            "KeyError", "AssertionError", "search", "split", "join", "isinstance", "getattr", "slot", "system"}  # fmt: skip
@@ -21,21 +24,20 @@ _UNSEEN = {"getLogger", "debug", "info", "warning", "exception", "compile", "Typ
 def template(node: ast.expr) -> str | None:
     """The text of a string or an f-string; None for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
+        return _numbered(node.value)
     if isinstance(node, ast.JoinedStr):
-        number, text = 0, ""
-        for part in node.values:
-            if isinstance(part, ast.Constant):
-                text += str(part.value)
-            else:
-                number += 1
-                text += f"{{{number}}}"
-        return text
+        return _numbered("".join(str(p.value) if isinstance(p, ast.Constant) else "{value}" for p in node.values))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = template(node.left), template(node.right)
         if left is not None and right is not None and not re.search(r"\{\d", left + right):
             return left + right
     return None
+
+
+def _numbered(text: str) -> str:
+    """Numbers in place of the names in braces: those of an f-string, and of a text that is formatted later."""
+    numbers = itertools.count(1)
+    return _VALUE.sub(lambda _: f"{{{next(numbers)}}}", text)
 
 
 def sentences_of(path: Path) -> Iterator[tuple[str, int]]:
