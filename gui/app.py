@@ -39,6 +39,7 @@ from gui.assets import Assets
 from gui.draft import Draft
 from gui.finish_routes import FinishProbe
 from gui.form_routes import FormRoutes
+from gui.locale.page import InLanguage
 from gui.lora_routes import LoraReader
 from gui.password import Password, password_fault
 from gui.run_store import RunStore
@@ -128,6 +129,7 @@ def make_app(
     _include_routes(app, store, form_routes, preview_folder, queue_folder)
     app.mount("/page", Assets(directory=theme.ASSETS), name="page")
     _mount(app, build(actions), root.path)
+    app.add_middleware(InLanguage)
     app.add_middleware(NoUploads)
     app.add_middleware(BodyLimit, roomy=("/cache/import",))
     if password:

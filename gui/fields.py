@@ -173,6 +173,8 @@ _PLAIN = Placed()
 _WIDE = ("tables", "text", "path")
 _NUMBERS = {"int": "numeric", "float": "decimal"}
 _ONE_A_LINE = {"table": "one per line: name = value", "str_list": "one per line"}
+WORDS = (*_ONE_A_LINE.values(), "not set", "More", "on", "off", "none")
+"""What widgets and tables of differences show in place of a value."""
 
 
 def elem_id(path: str) -> str:
@@ -186,7 +188,7 @@ def group_of(setting: Setting) -> Group:
     return GROUPS[EXCEPTIONS.get(setting.path, _PLAIN).group or key]
 
 
-def full_label(setting: Setting) -> str:
+def fulllabelled(setting: Setting) -> str:
     """What a setting is called where its panel is not shown: two panels may have a setting of the same label."""
     same_label = sum(other.label == setting.label for other in settings())
     return setting.label if same_label == 1 else f"{setting.label} ({group_of(setting).title.lower()})"
@@ -209,7 +211,7 @@ def column_facts(column: Setting) -> dict[str, Any]:
     return {
         "name": column.name,
         "kind": column.kind,
-        "label": _label(column),
+        "label": labelled(column),
         "help": column.help,
         "default": column.default,
         "choices": list(column.choices or column.suggestions),
@@ -289,7 +291,7 @@ def widget(setting: Setting) -> gr.components.Component:
     how = EXCEPTIONS.get(setting.path, _PLAIN)
     classes = [f"k-{setting.kind}", *(["wide"] if how.wide or setting.kind in _WIDE else [])]
     shared: dict[str, Any] = {
-        "label": _label(setting),
+        "label": labelled(setting),
         "elem_id": elem_id(setting.path),
         "elem_classes": classes,
         "min_width": 200,
@@ -385,7 +387,8 @@ def _toml_value(value: Any) -> str:
     return dumps_value(value)
 
 
-def _label(setting: Setting) -> str:
+def labelled(setting: Setting) -> str:
+    """The label with its unit."""
     if not setting.unit or setting.unit in setting.label.lower():
         return setting.label
     return f"{setting.label} ({setting.unit})"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import gradio as gr
 from gradio.themes.utils.colors import Color
+
+from gui.locale.catalogue import languages
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 # In this order: of two rules that are equally narrow, the later one counts.
@@ -135,6 +138,7 @@ def head(root: str = "") -> str:
             f'<link rel="icon" type="image/svg+xml" href="{page}/logo.svg">',
             f'<link rel="stylesheet" href="{page}/vendor/uplot/uPlot.min.css">',
             *(f'<link rel="stylesheet" href="{page}/css/{name}.css">' for name in STYLES),
+            f'<script type="application/json" id="languages">{json.dumps(languages())}</script>',
             f'<script type="module" src="{page}/js/main.js"></script>',
         )
     )

@@ -6,8 +6,10 @@ import { el, fill, whenPresent } from "./dom.js";
 import { goToField } from "./field_jump.js";
 import { address } from "./http.js";
 import { drawIcon } from "./icons.js";
+import { t } from "./locale.js";
 import { openPresets, savePreset, savePresetAs } from "./presets.js";
 import { problemSummary } from "./problem_summary.js";
+import { languageButton } from "./language_choice.js";
 import { importSettings } from "./settings_import.js";
 import { queueButton } from "./queue_tab.js";
 import { findSettings } from "./settings_search.js";
@@ -27,8 +29,8 @@ const barParts = () => ({
   save: el(
     "button",
     { id: "save-preset", onclick: savePreset, title: "Save the settings to their preset" },
-    "Save",
-    el("span", { class: "wide-only" }, " preset"),
+    el("span", { class: "wide-only" }, "Save preset"),
+    el("span", { class: "narrow-only" }, "Save"),
   ),
   undo: el(
     "button",
@@ -107,7 +109,7 @@ const build = (root) => {
       ),
       el("div", { class: "search" }, search, el("kbd", { "aria-hidden": "true" }, "/")),
       parts.chip,
-      el("div", { class: "bar-end" }, themeButton, queueButton, startButton),
+      el("div", { class: "bar-end" }, languageButton, themeButton, queueButton, startButton),
     ),
     problemSummary,
   );
@@ -134,7 +136,7 @@ const drawDraft = (draft) => {
   fill(
     parts.preset,
     el("span", { class: "preset-name" }, draft.preset || "Presets"),
-    draft.preset && changed ? el("span", { class: "preset-changed" }, `${changed} changed`) : null,
+    draft.preset && changed ? el("span", { class: "preset-changed" }, t`${changed} changed`) : null,
     drawIcon("down_small"),
   );
   const known = pageState.presets.find((p) => p.name === draft.preset);
@@ -156,7 +158,7 @@ on("active", (active) => {
       el("span", { class: "chip-name" }, short),
       share === null ? null : el("span", {}, `${share} %`),
     );
-    parts.chip.title = active.text || active.name;
+    parts.chip.title = t(active.text || active.name);
     document.title = `${share === null ? "" : `${share} % · `}Monotile`;
   } else document.title = "Monotile";
 });

@@ -1,6 +1,7 @@
 // Connects the page with Gradio: the server's messages arrive as the value of one hidden component, and the page's
 // requests leave as another's. `gui/app.py` hands over both.
 
+import { translate } from "./locale.js";
 import { emit, pageState } from "./state.js";
 import { removeToast, toast } from "./toasts.js";
 /** @import { Message } from "./server" */
@@ -24,10 +25,20 @@ export const sendRequest = (what, details = {}) => {
   if (what === "undo") removeToast("undo");
   return send ? send({ what, ...details }) : waiting.push({ what, ...details });
 };
+// Settings as the page's language calls them; the search finds their English names too.
+const inLanguage = (setting) => ({
+  ...setting,
+  label: translate(setting.label),
+  help: translate(setting.help),
+  group: translate(setting.group),
+  aliases: translate(setting.label) === setting.label ? setting.aliases : [...setting.aliases, setting.label],
+  columns: setting.columns.map((each) => ({ ...each, label: translate(each.label), help: translate(each.help) })),
+});
 /**
  * @param {Message} message
  */
 export const receive = (message) => {
+  if (message.settings) message.settings = message.settings.map(inLanguage);
   for (const key of ["draft", "problems", "presets", "settings"]) if (message[key]) pageState[key] = message[key];
   if (message.draft) emit("draft", message.draft);
   if (message.presets) emit("presets", message.presets);

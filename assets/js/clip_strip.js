@@ -3,11 +3,12 @@
 import { el } from "./dom.js";
 import { formatCount } from "./format.js";
 import { address } from "./http.js";
+import { t } from "./locale.js";
 /** @import { ScannedClip } from "./scan" */
 
 const MOST_LANES = 6;
 const seconds = (value) => `${value.toFixed(value < 10 ? 2 : 1)} s`;
-const rate = (value) => `${Number(value.toFixed(2))} fps`;
+const rate = (value) => t`${Number(value.toFixed(2))} fps`;
 
 /**
  * Windows in as few rows as hold them side by side.
@@ -31,15 +32,15 @@ const lanesOf = (windows) => {
  */
 export const clipSentence = (clip) => {
   const left = clip.dropped.reduce((sum, part) => sum + part.end - part.start, 0);
-  const retimed = Math.abs(clip.taken_rate / clip.rate - 1) > 0.001 ? `, taken at ${rate(clip.taken_rate)}` : "";
+  const retimed = Math.abs(clip.taken_rate / clip.rate - 1) > 0.001 ? t`, taken at ${rate(clip.taken_rate)}` : "";
   const [most, ...fewer] = [...clip.lengths].reverse();
   const lengths = fewer.length
-    ? `${fewer.reverse().join(", ")} and ${formatCount(most, "frame")}`
+    ? t`${fewer.reverse().join(", ")} and ${formatCount(most, "frame")}`
     : formatCount(most, "frame");
   return (
-    `${seconds(clip.seconds)} at ${rate(clip.rate)}${retimed} · ` +
-    `${formatCount(clip.count, "window")} of ${lengths} · ` +
-    (left ? `${seconds(clip.used)} used, ${seconds(left)} left out` : "all of it used")
+    t`${seconds(clip.seconds)} at ${rate(clip.rate)}${retimed} · ` +
+    t`${formatCount(clip.count, "window")} of ${lengths} · ` +
+    (left ? t`${seconds(clip.used)} used, ${seconds(left)} left out` : "all of it used")
   );
 };
 
@@ -67,7 +68,7 @@ export const clipStrip = (scan, index, clip) => {
         el("div", {
           class: "clip-dropped",
           style: place(part),
-          title: `Left out: ${seconds(part.start)} to ${seconds(part.end)}`,
+          title: t`Left out: ${seconds(part.start)} to ${seconds(part.end)}`,
         }),
       ),
     ),
@@ -79,11 +80,11 @@ export const clipStrip = (scan, index, clip) => {
           el("div", {
             class: "clip-window",
             style: place(window),
-            title: `${seconds(window.start)} to ${seconds(window.end)}: ${formatCount(window.frames, "frame")}`,
+            title: t`${seconds(window.start)} to ${seconds(window.end)}: ${formatCount(window.frames, "frame")}`,
           }),
         ),
       ),
     ),
-    more > 0 ? el("p", { class: "note" }, `and ${formatCount(more, "more window")}`) : null,
+    more > 0 ? el("p", { class: "note" }, t`and ${formatCount(more, "more window")}`) : null,
   );
 };

@@ -3,6 +3,7 @@
 import { el, fill, setText, table } from "./dom.js";
 import { formatCount, formatDuration, formatMemory, formatNumber } from "./format.js";
 import { getJson } from "./http.js";
+import { t } from "./locale.js";
 import { setStat } from "./run_frame.js";
 import { LIVE } from "./run_states.js";
 /** @import { CompiledGraph, MetricsRow, RunFacts, RunStatus } from "./server" */
@@ -46,13 +47,13 @@ const reasonRow = (r) =>
     el(
       "strong",
       {},
-      [r.what, r.block && `${r.block} blocks`, r.times > 1 && `${r.times} times`]
+      [r.what, r.block && t`${r.block} blocks`, r.times > 1 && t`${r.times} times`]
         .filter(Boolean)
         .join(" · "),
     ),
     el("span", {}, r.reason || "no reason given"),
     r.file ? el("code", {}, `${r.file}:${r.line}`) : null,
-    r.setting ? el("span", { class: "remedy" }, `Fix: ${r.setting}`) : null,
+    r.setting ? el("span", { class: "remedy" }, t`Fix: ${r.setting}`) : null,
   );
 /**
  * @param {import("./run_frame.js").RunFrame} ui
@@ -108,7 +109,7 @@ export const drawCompile = (ui, last, status, facts) => {
   const share =
     c.share === null || c.share === undefined
       ? ""
-      : ` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
+      : t` Linear layers are left out: ${Math.round(100 * c.share)} % of the blocks' time runs compiled.`;
   setText(ui.compile, sentence + share + recorded(facts.recorded) + attention(facts.attention));
   drawPayback(ui, status);
   drawReasons(ui, facts);
@@ -147,7 +148,7 @@ const graphTable = (made) =>
   el(
     "details",
     {},
-    el("summary", {}, `${formatCount(made.length, "graph")}, one by one`),
+    el("summary", {}, t`${formatCount(made.length, "graph")}, one by one`),
     el(
       "div",
       { class: "scroll" },
@@ -186,38 +187,38 @@ const verdict = (c, facts, status, graphs, recompiles, planned, breaks) => {
   if (c.state === "off" || facts.plan?.compile === false)
     return ["calm", "Compile is off: this run trains without torch.compile."];
   if (c.state === "fallback")
-    return ["warn", `Compile is on, but this run fell back to eager (not compiled). ${c.reason || ""}`];
-  if (c.state === "partly") return ["warn", `Partly compiled. ${c.reason || ""}`];
-  if (live && c.compiling) return ["busy", `Compiling ${c.compiling}`];
+    return ["warn", t`Compile is on, but this run fell back to eager (not compiled). ${c.reason || ""}`];
+  if (c.state === "partly") return ["warn", t`Partly compiled. ${c.reason || ""}`];
+  if (live && c.compiling) return ["busy", t`Compiling ${c.compiling}`];
   if (live && status.phase === "compile")
     return [
       "busy",
       c.graphs
-        ? `Compiling: ${formatCount(c.graphs, "graph")} so far.`
+        ? t`Compiling: ${formatCount(c.graphs, "graph")} so far.`
         : "Compiling the first graphs. Training steps begin when they are ready.",
     ];
   if (recompiles > 0)
     return [
       "bad",
-      `${formatCount(recompiles, "recompile")} beyond the plan.${last?.reason ? ` Last reason: ${last.reason}` : ""}`,
+      t`${formatCount(recompiles, "recompile")} beyond the plan.${last?.reason ? t` Last reason: ${last.reason}` : ""}`,
     ];
   if (live && graphs > 0 && graphs < planned && !status.step)
     return [
       "busy",
-      `${graphs} of ${planned} planned graphs are compiled. The others are compiled when they are first needed.`,
+      t`${graphs} of ${planned} planned graphs are compiled. The others are compiled when they are first needed.`,
     ];
   const missing =
     live && graphs < planned
-      ? ` ${formatCount(planned - graphs, "planned graph")} still to come, for validation and samples.`
+      ? t` ${formatCount(planned - graphs, "planned graph")} still to come, for validation and samples.`
       : "";
   // Where linear layers are left out on purpose, breaks are expected.
   if (graphs > 0 && breaks > 0 && planned)
     return [
       "warn",
-      `Compiled, with ${formatCount(breaks, "graph break")}: ` +
-        `each one splits a block into parts, which costs speed.${missing}`,
+      t`Compiled, with ${formatCount(breaks, "graph break")}: ` +
+        t`each one splits a block into parts, which costs speed.${missing}`,
     ];
-  if (graphs > 0) return ["good", `Compiled once, no recompile after that.${missing}`];
+  if (graphs > 0) return ["good", t`Compiled once, no recompile after that.${missing}`];
   if (graphs === 0 && !live) return ["warn", "Compile is on, but no graph was compiled. The log of the run says why."];
   return ["calm", live ? "Nothing is compiled yet." : "This run has no compile records."];
 };
@@ -228,13 +229,13 @@ const verdict = (c, facts, status, graphs, recompiles, planned, breaks) => {
  */
 const recorded = (recordings) => {
   if (!recordings) return "";
-  const others = recordings.reason ? ` The others run without CUDA graphs: ${recordings.reason}.` : "";
+  const others = recordings.reason ? t` The others run without CUDA graphs: ${recordings.reason}.` : "";
   if (recordings.state === "recorded")
     return (
-      ` CUDA graphs: the passes of ${formatCount(recordings.shapes, "shape")} are replayed, ` +
-      `which uses ${formatMemory(recordings.kept)} of memory.${saved(recordings)}${others}`
+      t` CUDA graphs: the passes of ${formatCount(recordings.shapes, "shape")} are replayed, ` +
+      t`which uses ${formatMemory(recordings.kept)} of memory.${saved(recordings)}${others}`
     );
-  return ` CUDA graphs are left out: ${recordings.reason}.`;
+  return t` CUDA graphs are left out: ${recordings.reason}.`;
 };
 
 // How long a pass took before it was recorded, and takes now.
@@ -243,7 +244,7 @@ const recorded = (recordings) => {
  */
 const saved = ({ plain_ms: plain, replay_ms: replay }) =>
   plain && replay
-    ? ` A forward and backward pass takes ${formatNumber(replay, 3)} ms; before, it took ${formatNumber(plain, 3)} ms.`
+    ? t` A forward and backward pass takes ${formatNumber(replay, 3)} ms; before, it took ${formatNumber(plain, 3)} ms.`
     : "";
 
 // Which kernel computes attention, what others were measured at, and which package is installed but does not work.
@@ -253,11 +254,11 @@ const saved = ({ plain_ms: plain, replay_ms: replay }) =>
 const attention = (kernel) => {
   if (!kernel) return "";
   const byTime = Object.entries(kernel.milliseconds || {}).sort(([, a], [, b]) => a - b);
-  const times = byTime.map(([name, ms]) => `${name} ${formatNumber(ms, 3)} ms`).join(", ");
+  const times = byTime.map(([name, ms]) => t`${name} ${formatNumber(ms, 3)} ms`).join(", ");
   const rank = byTime[0]?.[0] === kernel.route ? "the fastest" : "within 2 % of the fastest";
-  const measured = times ? `, ${rank} of those measured for ${kernel.form}: ${times}` : "";
+  const measured = times ? t`, ${rank} of those measured for ${kernel.form}: ${times}` : "";
   const broken = Object.entries(kernel.left_out || {})
     .filter(([, why]) => /does not load|fails here/.test(why))
     .map(([name, why]) => (why.startsWith("it ") ? `${name}: ${why}` : why));
-  return ` Attention: ${kernel.route} (${kernel.detail})${measured}.${broken.map((why) => ` ${why}.`).join("")}`;
+  return t` Attention: ${kernel.route} (${kernel.detail})${measured}.${broken.map((why) => ` ${why}.`).join("")}`;
 };

@@ -1,8 +1,20 @@
-// Makes and fills elements. Nothing here ever turns text into HTML.
+// Makes and fills elements, in the page's language. Nothing here ever turns text into HTML.
+
+import { translate } from "./locale.js";
+
+// Attributes that people read or hear.
+const SPOKEN = new Set(["title", "placeholder", "aria-label", "aria-valuetext", "alt"]);
+// Children as the DOM takes them. Texts of people (captions, logs, names) lie in elements with translate="no".
+const shown = (children, asWritten) =>
+  children
+    .flat(Infinity)
+    .filter((child) => child !== null && child !== undefined && child !== false)
+    .map((child) => (asWritten ? child : translate(child)));
 
 /**
  * Makes an element: el("button", { class: "b", onclick: f }, "text", otherElement).
  * Strings become text nodes; lists are taken apart; null, undefined and false leave nothing.
+ * Texts and titles are translated, unless the attribute `translate` is "no".
  *
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
@@ -12,20 +24,19 @@
  */
 export const el = (tag, attributes = {}, ...children) => {
   const node = document.createElement(tag);
+  const asWritten = attributes?.translate === "no";
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (name === "value" && "value" in node) node.value = value;
-    else node.setAttribute(name, value === true ? "" : value);
+    else node.setAttribute(name, value === true ? "" : SPOKEN.has(name) && !asWritten ? translate(value) : value);
   }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...shown(children, asWritten));
   return node;
 };
 /** @type {(node: Element, ...children: any[]) => Element} */
 export const fill = (node, ...children) => {
-  node.replaceChildren(
-    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
-  );
+  node.replaceChildren(...shown(children, /** @type {HTMLElement} */ (node).translate === false));
   return node;
 };
 /**
@@ -50,12 +61,19 @@ export const table = (headings, rows, attributes = { class: "facts numbers" }) =
   );
 /** @type {(node: Element | null, value: string) => void} */
 export const setText = (node, value) => {
-  if (node && node.textContent !== value) node.textContent = value;
+  if (!node) return;
+  const text = /** @type {HTMLElement} */ (node).translate === false ? value : translate(value);
+  if (node.textContent !== text) node.textContent = text;
 };
 // A drawing made by our own server, put in as elements so that it takes the page's colours.
 export const fillSvg = (node, source) => {
   const parsed = new DOMParser().parseFromString(source, "image/svg+xml").documentElement;
-  if (parsed.nodeName === "svg") node.replaceChildren(document.importNode(parsed, true));
+  if (parsed.nodeName !== "svg") return;
+  for (const text of parsed.querySelectorAll("text, title, desc")) {
+    if (!text.childElementCount) text.textContent = translate(text.textContent);
+  }
+  if (parsed.hasAttribute("aria-label")) parsed.setAttribute("aria-label", translate(parsed.getAttribute("aria-label")));
+  node.replaceChildren(document.importNode(parsed, true));
 };
 
 // Gradio mounts tabs and components in its own time: what needs an element waits for it here.

@@ -1,7 +1,9 @@
 // Marks fields: problems beside them, changed ones, and those that the family lacks.
 
 import { el, whenPresent } from "./dom.js";
+import { translate } from "./locale.js";
 import { on, pageState } from "./state.js";
+import { tabTitle } from "./tabs.js";
 /** @import { Problem } from "./server" */
 
 // A field's own input, without the hidden ones that Gradio adds.
@@ -11,7 +13,7 @@ export const fieldInput = (field) => field.querySelector("input:not([type=hidden
 /**
  * @param {Pick<Problem, "text" | "remedy">} problem
  */
-export const problemSentence = (problem) => [problem.text, problem.remedy].filter(Boolean).join(" ");
+export const problemSentence = (problem) => [problem.text, problem.remedy].filter(Boolean).map(translate).join(" ");
 
 const unmark = (field) => {
   field.querySelectorAll(".field-problem").forEach((node) => node.remove());
@@ -43,7 +45,7 @@ on("problems", (problems) => {
   // A dot on the tab says where to look.
   const tabsInError = new Set(problems.filter((p) => p.severity === "error").map((p) => p.tab));
   document.querySelectorAll("#tabs button[role=tab]").forEach((tab) => {
-    tab.classList.toggle("tab-problem", tabsInError.has(tab.textContent.trim()));
+    tab.classList.toggle("tab-problem", tabsInError.has(tabTitle(tab)));
   });
 });
 

@@ -3,6 +3,7 @@
 import { pathLine } from "./clipboard.js";
 import { el, fill } from "./dom.js";
 import { formatBytes } from "./format.js";
+import { language, t } from "./locale.js";
 import { openPublish } from "./publish_dialog.js";
 import { downloadLink } from "./run_file.js";
 import { fillEmpty } from "./run_states.js";
@@ -45,7 +46,7 @@ export const drawFiles = (ui, facts, status) => {
               "span",
               { class: "note" },
               [
-                f.step !== null && f.step !== undefined ? `step ${f.step.toLocaleString("en")}` : "",
+                f.step !== null && f.step !== undefined ? t`step ${f.step.toLocaleString(language)}` : "",
                 formatBytes(f.size),
               ]
                 .filter(Boolean)

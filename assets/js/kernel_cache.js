@@ -4,6 +4,7 @@ import { pathLine } from "./clipboard.js";
 import { el, fill, setText, whenPresent } from "./dom.js";
 import { formatBytes, formatCount } from "./format.js";
 import { address, getJson, postJson, readAnswer } from "./http.js";
+import { t } from "./locale.js";
 import { onTabOpened } from "./tabs.js";
 import { showError, toast } from "./toasts.js";
 
@@ -66,7 +67,7 @@ whenPresent("#cache-root", (node) => {
   const show = async () => {
     try {
       const answer = await getJson("/cache");
-      setText(size, answer.files ? `${formatBytes(answer.bytes)} in ${formatCount(answer.files, "file")}` : "Empty");
+      setText(size, answer.files ? t`${formatBytes(answer.bytes)} in ${formatCount(answer.files, "file")}` : "Empty");
       clearButton.disabled = exportButton.disabled = !answer.files;
       fill(place, pathLine(answer.path));
     } catch (error) {
@@ -76,7 +77,7 @@ whenPresent("#cache-root", (node) => {
   const clearCache = async () => {
     try {
       const deleted = await postJson("/cache/clear");
-      toast(`Compile cache cleared (${formatBytes(deleted.bytes)}). The next run compiles again.`);
+      toast(t`Compile cache cleared (${formatBytes(deleted.bytes)}). The next run compiles again.`);
       show();
     } catch (error) {
       showError(error);

@@ -1,6 +1,7 @@
 // Draws one line chart over steps, on uPlot: a mean line with its extremes, a zoom that stays, colours from the page.
 
 import { el } from "./dom.js";
+import { language, t } from "./locale.js";
 import { on } from "./state.js";
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 
@@ -46,7 +47,7 @@ export const lineChart = (
   const lines = () =>
     series.flatMap((s) => {
       const line = {
-        label: s.label,
+        label: t(s.label),
         stroke: colour(s.colour),
         width: s.width ?? 1.6,
         dash: s.dash,
@@ -123,7 +124,7 @@ export const lineChart = (
           y: { range, distr: logarithmic ? 3 : 1 },
         },
         series: [
-          { label: "Step", value: (u, v) => (v === null ? "–" : Math.round(v).toLocaleString("en")) },
+          { label: t("Step"), value: (u, v) => (v === null ? "–" : Math.round(v).toLocaleString(language)) },
           ...lines(),
         ],
         bands: bands(),
@@ -182,7 +183,7 @@ export const lineChart = (
   };
 
   root.setAttribute("role", "img");
-  root.setAttribute("aria-label", label);
+  root.setAttribute("aria-label", t(label));
   const api = {
     set(newSteps, newColumns) {
       steps = newSteps;

@@ -4,6 +4,7 @@ import { openDialog } from "./dialogs.js";
 import { el, fill, table } from "./dom.js";
 import { formatBytes, formatCount, formatNumber } from "./format.js";
 import { getJson, postJson } from "./http.js";
+import { language, t } from "./locale.js";
 import { pathInput } from "./path_input.js";
 import { showError } from "./toasts.js";
 /** @import { LoraCheck, LoraReport } from "./lora" */
@@ -15,7 +16,7 @@ const TITLES = { inspect: "Contents", check: "Programs that load it" };
 const listed = (counts) => {
   const entries = Object.entries(counts);
   if (entries.length === 1) return entries[0][0];
-  const words = entries.slice(0, 6).map(([value, count]) => `${value} (${count.toLocaleString("en")})`);
+  const words = entries.slice(0, 6).map(([value, count]) => `${value} (${count.toLocaleString(language)})`);
   return words.join(", ") + (entries.length > 6 ? " and others" : "");
 };
 
@@ -36,7 +37,7 @@ const reportNodes = (report) => {
     Family: report.family || "not known",
     Names: report.styles.join(", "),
     Size: `${formatBytes(report.bytes)}, ${formatCount(report.keys, "key")}, ${listed(report.formats)}`,
-    Layers: `${report.layers.length.toLocaleString("en")}, of these ${report.text_layers} of text encoders`,
+    Layers: t`${report.layers.length.toLocaleString(language)}, of these ${report.text_layers} of text encoders`,
     Rank: listed(report.ranks),
     Alpha: listed(report.alphas),
     Embeddings: report.embeddings.join(", "),
@@ -83,23 +84,23 @@ const reportNodes = (report) => {
  * @param {LoraCheck} check
  */
 const checkNodes = (check) => [
-  el("p", { class: "note" }, `Checked by the layers of ${check.family}, as it was published.`),
+  el("p", { class: "note" }, t`Checked by the layers of ${check.family}, as it was published.`),
   table(
     ["Program", "Keys loaded", ""],
     check.programs.map((each) =>
       row(
         each.program,
-        `${each.loaded.toLocaleString("en")} of ${each.total.toLocaleString("en")}`,
+        t`${each.loaded.toLocaleString(language)} of ${each.total.toLocaleString(language)}`,
         el(
           "div",
           {},
-          each.error ? `Does not load it: ${each.error}` : each.ignored.length ? "" : "Loads all of it.",
+          each.error ? t`Does not load it: ${each.error}` : each.ignored.length ? "" : "Loads all of it.",
           each.note ? el("p", { class: "note" }, each.note) : null,
           each.ignored.length
             ? el(
                 "details",
                 {},
-                el("summary", {}, `Ignores ${formatCount(each.ignored.length, "key")}`),
+                el("summary", {}, t`Ignores ${formatCount(each.ignored.length, "key")}`),
                 el(
                   "ul",
                   { class: "plain-list" },
@@ -119,7 +120,7 @@ const ask = async (what, question) => {
   try {
     const { number } = await postJson("/lora", { what, ...question });
     const body = el("div", { class: "scroll lora-file" }, el("p", { class: "note" }, "Reading the file…"));
-    const box = openDialog(`${TITLES[what]}: ${question.file.split(/[\\/]/).pop()}`, body);
+    const box = openDialog(`${t(TITLES[what])}: ${question.file.split(/[\\/]/).pop()}`, body);
     box.classList.add("wide-dialog");
     const follow = async () => {
       if (!box.isConnected) return;

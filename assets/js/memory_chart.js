@@ -3,6 +3,7 @@
 import { el, fill } from "./dom.js";
 import { formatMemory } from "./format.js";
 import { lineChart } from "./line_chart.js";
+import { t } from "./locale.js";
 /** @import { MetricsRow, RunFacts, Series } from "./server" */
 
 const LINES = {
@@ -75,7 +76,7 @@ export const drawMemoryNow = (place, row) => {
       {
         class: "fit-track now",
         role: "img",
-        "aria-label": parts.map(([, title, bytes]) => `${title} ${formatMemory(bytes)}`).join(", "),
+        "aria-label": parts.map(([, title, bytes]) => `${t(title)} ${formatMemory(bytes)}`).join(", "),
       },
       parts
         .slice(0, 2)
@@ -105,7 +106,7 @@ export const memorySentence = (facts) => {
   if (!facts) return "";
   if (facts.words) return `${capitalized(facts.words)}.`;
   if (facts.ram_peak)
-    return `RAM: estimated ${formatMemory(facts.ram_estimated)}, peak ${formatMemory(facts.ram_peak)}.`;
+    return t`RAM: estimated ${formatMemory(facts.ram_estimated)}, peak ${formatMemory(facts.ram_peak)}.`;
   return facts.headline || "";
 };
 /**
@@ -114,14 +115,14 @@ export const memorySentence = (facts) => {
  */
 export const swapSentence = (swap, last) => {
   if (!swap) return "";
-  const ms = (seconds) => `${Math.round(1000 * seconds)} ms`;
+  const ms = (seconds) => t`${Math.round(1000 * seconds)} ms`;
   const wait =
     last?.swap_wait === null || last?.swap_wait === undefined
       ? ""
-      : ` The last step waited ${ms(last.swap_wait)} for transfers.`;
+      : t` The last step waited ${ms(last.swap_wait)} for transfers.`;
   return (
-    `Block swap: ${swap.blocks} of ${swap.of} blocks, ${formatMemory(swap.host)} in RAM. ` +
-    `Transfers alone take ${ms(swap.step_limit_seconds)} a step.${wait}`
+    t`Block swap: ${swap.blocks} of ${swap.of} blocks, ${formatMemory(swap.host)} in RAM. ` +
+    t`Transfers alone take ${ms(swap.step_limit_seconds)} a step.${wait}`
   );
 };
 // The chart is that of the first process; here is what each holds.

@@ -4,6 +4,7 @@ import { sendRequest } from "./bridge.js";
 import { el, fill, table, whenPresent } from "./dom.js";
 import { formatMemory } from "./format.js";
 import { getJson } from "./http.js";
+import { t } from "./locale.js";
 import { on } from "./state.js";
 /** @import { MemoryStage } from "./plan" */
 /** @import { Answers } from "./server" */
@@ -48,7 +49,7 @@ const bars = (facts) => {
     const size = facts.on_card ? stage.total : stage.allocated;
     const over = room !== null && size > room;
     const partList = segments(facts.on_card ? stage : { ...stage, outside: 0 })
-      .map((p) => `${p.title} ${formatMemory(p.bytes)}`)
+      .map((p) => `${t(p.title)} ${formatMemory(p.bytes)}`)
       .join(", ");
     return el(
       "div",
@@ -59,7 +60,7 @@ const bars = (facts) => {
         {
           class: "fit-track",
           role: "img",
-          "aria-label": `${stage.title}: ${formatMemory(size)}: ${partList}`,
+          "aria-label": `${t(stage.title)}: ${formatMemory(size)}: ${partList}`,
           title: partList,
         },
         segments(facts.on_card ? stage : { ...stage, outside: 0 }).map((p) =>
@@ -85,7 +86,7 @@ const legend = (facts) => {
   const all = new Map(facts.stages.flatMap(parts));
   return el(
     "ul",
-    { class: "fit-legend", "aria-label": `${peak.title}, by part` },
+    { class: "fit-legend", "aria-label": t`${peak.title}, by part` },
     PARTS.filter((name) => all.has(name)).map((name) =>
       el(
         "li",
@@ -159,7 +160,7 @@ const advice = (nearest) =>
       {},
       el("strong", {}, nearest.fits ? "Smallest change that fits" : "Closest possible, but it does not fit"),
       el("p", {}, nearest.words),
-      el("p", { class: "note" }, `Cost: ${nearest.costs.join("; ")}.`),
+      el("p", { class: "note" }, t`Cost: ${nearest.costs.join("; ")}.`),
     ),
     el(
       "button",
@@ -219,7 +220,7 @@ const draw = (facts) => {
     el(
       "p",
       { class: "note" },
-      `Estimated for ${facts.sizes}. No model is loaded for this.`,
+      t`Estimated for ${facts.sizes}. No model is loaded for this.`,
       facts.rough ? " A rough estimate: this family's activations are not measured yet." : null,
     ),
     stageTable(facts),

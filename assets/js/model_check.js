@@ -4,6 +4,7 @@ import { sendRequest } from "./bridge.js";
 import { el, fill, table } from "./dom.js";
 import { goToField } from "./field_jump.js";
 import { formatBytes } from "./format.js";
+import { t } from "./locale.js";
 import { followRoute } from "./route_panel.js";
 /** @import { Problem } from "./server" */
 
@@ -18,7 +19,7 @@ const problem = (p) => {
     el("strong", {}, p.text),
     p.remedy ? ` ${p.remedy}` : "",
     elsewhere
-      ? [" ", el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, `Go to ${p.label}`)]
+      ? [" ", el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, t`Go to ${p.label}`)]
       : null,
   );
 };
@@ -36,9 +37,9 @@ followRoute("#model-root", "/model", (node, answer) => {
       "div",
       { class: `verdict ${good ? "good" : "bad"}`, id: "model-verdict" },
       good
-        ? `${answer.title} found, ${formatBytes(answer.total)} on disk.`
+        ? t`${answer.title} found, ${formatBytes(answer.total)} on disk.`
         : fits
-          ? `This is ${fits.title}, but the model family is set to ${answer.title}.`
+          ? t`This is ${fits.title}, but the model family is set to ${answer.title}.`
           : "This base model can't be used yet.",
     ),
     fits
@@ -48,7 +49,7 @@ followRoute("#model-root", "/model", (node, answer) => {
           el(
             "button",
             { class: "primary", id: "take-family", onclick: () => sendRequest("apply", { change: fits.change }) },
-            `Set the model family to ${fits.title}`,
+            t`Set the model family to ${fits.title}`,
           ),
         )
       : answer.problems.length

@@ -3,6 +3,7 @@
 import { el, setText } from "./dom.js";
 import { formatCount, formatNumber } from "./format.js";
 import { lineChart } from "./line_chart.js";
+import { t } from "./locale.js";
 /** @import { MetricsRow, Series } from "./server" */
 
 // card: where the chart goes, hidden without measurements. Returns draw(series, last), of a run's rows.
@@ -28,6 +29,6 @@ export const normChart = (card) => {
     });
     chart.set(series.step, series);
     const scaled = last.layers_scaled ?? null;
-    setText(note, scaled === null ? "" : `${formatCount(scaled, "layer")} scaled back to the limit in the last step.`);
+    setText(note, scaled === null ? "" : t`${formatCount(scaled, "layer")} scaled back to the limit in the last step.`);
   };
 };

@@ -7,6 +7,7 @@ import { el, fill } from "./dom.js";
 import { problemSentence } from "./field_marks.js";
 import { formatCount } from "./format.js";
 import { address } from "./http.js";
+import { t } from "./locale.js";
 import { askName } from "./name_dialog.js";
 import { on, pageState } from "./state.js";
 /** @import { DifferenceRow, Preset } from "./server" */
@@ -104,7 +105,7 @@ const keepBox = (name, kept) => {
     "label",
     { class: "keep-on-load" },
     box,
-    el("span", {}, `Keep my settings that the preset does not have: ${kept.join(", ")}`),
+    el("span", {}, t`Keep my settings that the preset does not have: ${kept.map((each) => t(each)).join(", ")}`),
   );
 };
 
@@ -114,9 +115,9 @@ const keepBox = (name, kept) => {
  * @param {boolean | number} kept
  */
 const loadingNote = (name, rows, kept) => {
-  const changes = `Loading changes ${formatCount(rows.length, "setting")}, listed below.`;
+  const changes = t`Loading changes ${formatCount(rows.length, "setting")}, listed below.`;
   if (!name) return changes;
-  return `${changes} ${kept ? "Other settings" : "Settings"} that the preset does not have are set to their defaults.`;
+  return t`${changes} ${kept ? "Other settings" : "Settings"} that the preset does not have are set to their defaults.`;
 };
 on("presets", drawPresets);
 on("difference", ({ name, builtin, rows, kept, problems }) => {
@@ -132,7 +133,7 @@ on("difference", ({ name, builtin, rows, kept, problems }) => {
           el(
             "ul",
             { class: "bad-list" },
-            errors.map((p) => el("li", {}, (p.line ? `Line ${p.line}: ` : "") + problemSentence(p))),
+            errors.map((p) => el("li", {}, (p.line ? t`Line ${p.line}: ` : "") + problemSentence(p))),
           ),
         ]
       : rows.length

@@ -2,6 +2,7 @@
 
 import { el } from "./dom.js";
 import { address, readAnswer } from "./http.js";
+import { t } from "./locale.js";
 import { pathInput } from "./path_input.js";
 import { showError } from "./toasts.js";
 
@@ -29,7 +30,7 @@ export class PreviewControls {
       type: "file",
       accept: "image/png,image/jpeg,image/webp",
       hidden: true,
-      "aria-label": `${label} from this computer`,
+      "aria-label": t`${label} from this computer`,
       onchange: () => this.upload(file, input),
     });
     const button = el("button", { class: "small", type: "button", onclick: () => file.click() }, "Choose…");

@@ -2,6 +2,7 @@
 
 import { el, fill, setText } from "./dom.js";
 import { postJson } from "./http.js";
+import { t } from "./locale.js";
 import { currentTab } from "./tabs.js";
 /** @import { PreviewPlan } from "./preview" */
 
@@ -88,7 +89,7 @@ export class PreviewMemory {
           "p",
           { class: "note" },
           `${name}: ${value} `,
-          el("button", { class: "small", "aria-label": `Undo ${name}`, onclick: () => this.set(name, AS_SET) }, "Undo"),
+          el("button", { class: "small", "aria-label": t`Undo ${name}`, onclick: () => this.set(name, AS_SET) }, "Undo"),
         ),
       ),
       nearest ? el("p", { class: "note" }, nearest.words) : null,

@@ -3,6 +3,7 @@
 import { isClip, player, stillOf, whenSeen } from "./clips.js";
 import { el, fill, setText } from "./dom.js";
 import { address } from "./http.js";
+import { t } from "./locale.js";
 import { PreviewWipe } from "./preview_wipe.js";
 /** @import { PreviewPrompt, PreviewRequest } from "./preview" */
 
@@ -10,18 +11,18 @@ const pictureOf = (id, file) => address("/preview/picture", { request: id, file 
 
 /** @param {PreviewRequest["rows"][number]} row */
 const rowTitle = (row) =>
-  row.loss === null || row.loss === undefined ? row.name : `${row.name} · loss ${row.loss.toFixed(4)}`;
+  row.loss === null || row.loss === undefined ? row.name : t`${row.name} · loss ${row.loss.toFixed(4)}`;
 
 /** @param {PreviewPrompt} p */
 const settingsOf = (p) =>
   [
-    `seed ${p.seed}`,
+    t`seed ${p.seed}`,
     `${p.width} × ${p.height}`,
-    p.frames ? `${p.frames} frames` : null,
-    `${p.steps} steps`,
-    `guidance ${p.guidance_scale}`,
-    p.true_cfg_scale > 1 ? `CFG ${p.true_cfg_scale}` : null,
-    p.true_cfg_scale > 1 && p.negative_prompt ? `without: ${p.negative_prompt}` : null,
+    p.frames ? t`${p.frames} frames` : null,
+    t`${p.steps} steps`,
+    t`guidance ${p.guidance_scale}`,
+    p.true_cfg_scale > 1 ? t`CFG ${p.true_cfg_scale}` : null,
+    p.true_cfg_scale > 1 && p.negative_prompt ? t`without: ${p.negative_prompt}` : null,
   ]
     .filter(Boolean)
     .join(" · ");

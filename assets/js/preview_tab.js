@@ -3,6 +3,7 @@
 import { el, fill, setText, whenPresent } from "./dom.js";
 import { formatCount, formatMemory } from "./format.js";
 import { getJson, postJson } from "./http.js";
+import { t } from "./locale.js";
 import { PreviewControls } from "./preview_controls.js";
 import { PreviewLoras } from "./preview_loras.js";
 import { PreviewMemory } from "./preview_memory.js";
@@ -59,15 +60,15 @@ const build = (root) => {
   const follow = el("input", { type: "checkbox", id: "preview-follow" });
   const loras = new PreviewLoras();
   const strength = el("input", { type: "text", id: "preview-strength", value: "1", inputmode: "decimal" });
-  strength.title = "Several, such as 0.5, 0.75, 1, make a matrix of one checkpoint.";
+  strength.title = t("Several, such as 0.5, 0.75, 1, make a matrix of one checkpoint.");
   const prompts = el("textarea", { id: "preview-prompts", rows: "4", oninput: touch });
   const negative = el("input", { type: "text", id: "preview-negative" });
   const drawButton = el("button", { class: "primary", id: "preview-draw", onclick: draw }, "Draw");
   const classButton = el("button", { id: "preview-class-images", hidden: true, onclick: drawClassImages });
-  classButton.title = "With the base model of the form, into its regularization folders. Drawing again continues.";
+  classButton.title = t("With the base model of the form, into its regularization folders. Drawing again continues.");
   const cancelButton = el("button", { id: "preview-cancel", onclick: () => ask("/preview/cancel") }, "Cancel");
   const endButton = el("button", { id: "preview-end", onclick: () => ask("/preview/end") }, "End preview");
-  endButton.title = "Give the memory back. It also ends by itself after ten minutes, and when a run needs the GPU.";
+  endButton.title = t("Give the memory back. It also ends by itself after ten minutes, and when a run needs the GPU.");
   const status = el("p", { id: "preview-status", role: "status" });
   const notes = el("ul", { class: "plain-list", id: "preview-notes", hidden: true });
   const result = el("div", { class: "preview-result" });
@@ -100,7 +101,7 @@ const build = (root) => {
 // Only where a folder of the form asks for class images.
 const showClassImages = (missing) => {
   ui.classButton.hidden = missing === null;
-  setText(ui.classButton, missing ? `Draw ${formatCount(missing, "class image")}` : "All class images are there");
+  setText(ui.classButton, missing ? t`Draw ${formatCount(missing, "class image")}` : "All class images are there");
   ui.classesMissing = missing;
 };
 
@@ -129,8 +130,8 @@ const loadSources = async () => {
     sources = answer.runs;
     fill(
       ui.source,
-      sources.map((run) => el("option", { value: run.name }, `run ${run.name}`)),
-      el("option", { value: FORM_BASE }, answer.base ? `the form: ${answer.base}` : "the form (no base model yet)"),
+      sources.map((run) => el("option", { value: run.name }, t`run ${run.name}`)),
+      el("option", { value: FORM_BASE }, answer.base ? t`the form: ${answer.base}` : "the form (no base model yet)"),
     );
     if (!first && [...ui.source.options].some((option) => option.value === before)) ui.source.value = before;
     chooseSource(first);
@@ -201,11 +202,11 @@ const progress = (request) => {
   if (request.state === "waiting") return "Starting…";
   const count = request.rows.length * request.prompts.length;
   const parts = [PHASES[request.phase] || "Drawing"];
-  if (request.phase === "wait") return `${parts[0]} · ${request.pictures.length} pictures`;
-  if (count > 1) parts.push(`picture ${Math.min(request.pictures.length + 1, count)} of ${count}`);
-  if (request.phase === "sample" && request.total) parts.push(`step ${request.done} of ${request.total}`);
+  if (request.phase === "wait") return `${parts[0]} · ${formatCount(request.pictures.length, "picture")}`;
+  if (count > 1) parts.push(t`picture ${Math.min(request.pictures.length + 1, count)} of ${count}`);
+  if (request.phase === "sample" && request.total) parts.push(t`step ${request.done} of ${request.total}`);
   if (request.phase === "sample" && request.done <= 1) parts.push("the first step compiles, where compile is on");
-  if (request.eta_s) parts.push(`${Math.ceil(request.eta_s)} s left`);
+  if (request.eta_s) parts.push(t`${Math.ceil(request.eta_s)} s left`);
   return parts.join(" · ");
 };
 
@@ -216,12 +217,12 @@ const outcome = (request) => {
   const took = request.account;
   if (took) {
     const compiles = took.compiled === "compiled" || took.compiled === "partly";
-    const start = compiles ? `${took.cold ? "cold" : "warm"} start, ${took.compile_s} s of it compiling` : "start";
-    parts.push(`first picture after ${took.first_s} s (${start})`, `newest in ${took.last_s} s`);
+    const start = compiles ? t`${took.cold ? "cold" : "warm"} start, ${took.compile_s} s of it compiling` : "start";
+    parts.push(t`first picture after ${took.first_s} s (${start})`, t`newest in ${took.last_s} s`);
     if (took.compiled === "off") parts.push("compile is off");
-    else parts.push(`${took.graphs} graphs, ${took.recompiles} recompiles${took.why ? ` (${took.why})` : ""}`);
-    const estimated = took.estimated_vram ? ` (estimated ${formatMemory(took.estimated_vram)})` : "";
-    if (took.peak_vram) parts.push(`VRAM ${formatMemory(took.peak_vram)} at most${estimated}`);
+    else parts.push(`${formatCount(took.graphs, "graph")}, ${formatCount(took.recompiles, "recompile")}${took.why ? ` (${took.why})` : ""}`);
+    const estimated = took.estimated_vram ? t` (estimated ${formatMemory(took.estimated_vram)})` : "";
+    if (took.peak_vram) parts.push(t`VRAM ${formatMemory(took.peak_vram)} at most${estimated}`);
   }
   return parts.join(" · ");
 };

@@ -1,7 +1,8 @@
 // Compares two rows of a preview's matrix: one picture or clip over the other, with an edge that moves.
 
 import { isClip, keepTogether, player, stillOf } from "./clips.js";
-import { el, fill } from "./dom.js";
+import { el, fill, setText } from "./dom.js";
+import { t } from "./locale.js";
 /** @import { PreviewRequest } from "./preview" */
 
 export class PreviewWipe {
@@ -20,7 +21,7 @@ export class PreviewWipe {
     this.b = el("select", { id: "preview-b", onchange: picked });
     this.column = el("select", { id: "preview-column", onchange: changed });
     this.edge = el("input", { type: "range", id: "preview-edge", min: "0", max: "100", value: "50", oninput: changed });
-    this.edge.setAttribute("aria-label", "Edge between A and B");
+    this.edge.setAttribute("aria-label", t("Edge between A and B"));
     this.line = el("i", {});
     this.shown = "";
     this.box = el("div", { class: "preview-wipe" });
@@ -81,7 +82,7 @@ export class PreviewWipe {
       left.id = "preview-left";
       right.id = "preview-right";
       if (left instanceof HTMLVideoElement && right instanceof HTMLVideoElement) keepTogether(left, right);
-      this.play.textContent = "Play";
+      setText(this.play, "Play");
       fill(this.box, left, right, this.line);
     }
     const [, right] = /** @type {HTMLElement[]} */ ([...this.box.children]);
@@ -104,6 +105,6 @@ export class PreviewWipe {
     if (!(left instanceof HTMLVideoElement)) return;
     if (left.paused) left.play();
     else left.pause();
-    this.play.textContent = left.paused ? "Play" : "Pause";
+    setText(this.play, left.paused ? "Play" : "Pause");
   }
 }

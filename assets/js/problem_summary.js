@@ -3,6 +3,7 @@
 import { el, fill } from "./dom.js";
 import { goToField } from "./field_jump.js";
 import { problemSentence } from "./field_marks.js";
+import { t } from "./locale.js";
 import { on } from "./state.js";
 
 // Number of the list's row, counted from one as the rows are.
@@ -19,7 +20,7 @@ const drawSummary = (problems) => {
   if (!errors.length) return fill(problemSummary);
   fill(
     problemSummary,
-    el("strong", {}, errors.length === 1 ? "1 problem to fix" : `${errors.length} problems to fix`),
+    el("strong", {}, errors.length === 1 ? "1 problem to fix" : t`${errors.length} problems to fix`),
     el(
       "ul",
       {},
@@ -28,7 +29,7 @@ const drawSummary = (problems) => {
           "li",
           {},
           p.id
-            ? el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, `${p.tab}: ${p.label}${row(p)}`)
+            ? el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, `${t(p.tab)}: ${t(p.label)}${row(p)}`)
             : null,
           el("span", {}, `${p.id ? " – " : ""}${problemSentence(p)}`),
         ),

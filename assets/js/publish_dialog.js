@@ -4,6 +4,7 @@ import { pathLine } from "./clipboard.js";
 import { openDialog } from "./dialogs.js";
 import { el, fill } from "./dom.js";
 import { getJson, postJson } from "./http.js";
+import { t } from "./locale.js";
 /** @import { PublishState } from "./server" */
 
 const FIELDS = [
@@ -29,8 +30,8 @@ const outcome = (state) =>
   state.folder
     ? [
         pathLine(state.folder),
-        el("p", { class: "note" }, `Files: ${state.files.join(", ")}`),
-        el("p", { class: "note" }, `Load check: ${state.checked}`),
+        el("p", { class: "note" }, t`Files: ${state.files.join(", ")}`),
+        el("p", { class: "note" }, t`Load check: ${state.checked}`),
         state.notes.length
           ? el(
               "ul",
@@ -68,7 +69,7 @@ export const openPublish = (run, file) => {
     start.disabled = false;
   };
   const box = openDialog(
-    `Publish ${file}`,
+    t`Publish ${file}`,
     el(
       "p",
       { class: "note" },

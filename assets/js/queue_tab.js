@@ -5,6 +5,7 @@ import { el, fill, whenPresent } from "./dom.js";
 import { formatCount } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { drawIcon } from "./icons.js";
+import { language, t } from "./locale.js";
 import { pollRuns } from "./run_list.js";
 import { setNotices, wantsNotices } from "./run_notices.js";
 import { LIVE, STATES } from "./run_states.js";
@@ -45,7 +46,7 @@ const press = (entry, what, more = {}) => ask("/queue/entry", { entry: entry.id,
 const remove = async (entry) => {
   const answer = await ask("/queue/remove", { entry: entry.id });
   if (answer)
-    toast(`${entry.name} was taken off the queue.`, {
+    toast(t`${entry.name} was taken off the queue.`, {
       action: "Undo",
       onaction: () => ask("/queue/restore", { token: answer.token }),
     });
@@ -56,15 +57,15 @@ const clock = (seconds) => {
   /** @type {Intl.DateTimeFormatOptions} */
   const time = { hour: "2-digit", minute: "2-digit" };
   const today = moment.toDateString() === new Date().toDateString();
-  return moment.toLocaleString(undefined, today ? time : { day: "numeric", month: "short", ...time });
+  return moment.toLocaleString(language, today ? time : { day: "numeric", month: "short", ...time });
 };
 /** @param {QueueEntry} entry */
 const times = (entry) => {
   const waits = entry.state === "waiting";
   const parts = [
-    waits && entry.begins !== null && entry.ends !== null ? `begins about ${clock(entry.begins)}` : null,
-    entry.ends !== null ? `ends about ${clock(entry.ends)}` : null,
-    entry.like ? `by the pace of ${entry.like}` : null,
+    waits && entry.begins !== null && entry.ends !== null ? t`begins about ${clock(entry.begins)}` : null,
+    entry.ends !== null ? t`ends about ${clock(entry.ends)}` : null,
+    entry.like ? t`by the pace of ${entry.like}` : null,
     waits && entry.ends === null ? "no earlier run of the same settings tells how long it takes" : null,
   ];
   const text = parts.filter(Boolean).join(" · ");
@@ -99,8 +100,8 @@ const buttons = (entry, first, last) => {
     button(what, drawIcon(what), () => press(entry, what), { "aria-label": label, title: label, disabled });
   if (entry.state === "waiting")
     return [
-      arrow("up", `Move ${entry.name} up`, first),
-      arrow("down", `Move ${entry.name} down`, last),
+      arrow("up", t`Move ${entry.name} up`, first),
+      arrow("down", t`Move ${entry.name} down`, last),
       button("now", "Run next", () => press(entry, "now"), { title: "Make it the next one, and start the queue" }),
       button("skip", "Skip", () => press(entry, "skip")),
       button("remove", "Remove", () => remove(entry)),
@@ -166,7 +167,7 @@ const head = (state) => {
       "div",
       { class: "card-head" },
       el("h2", {}, state.on ? "The queue is on" : "The queue is paused"),
-      el("span", { class: "note" }, `${formatCount(waiting, "run")} waiting`),
+      el("span", { class: "note" }, t`${formatCount(waiting, "run")} waiting`),
     ),
     state.paused_by
       ? el(

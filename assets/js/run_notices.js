@@ -1,5 +1,6 @@
 // Says when a run has ended: in a corner of the page, and through the browser where a person has asked for that.
 
+import { t } from "./locale.js";
 import { LIVE, STATES } from "./run_states.js";
 import { on } from "./state.js";
 import { toast } from "./toasts.js";
@@ -30,7 +31,7 @@ export const setNotices = async (wanted) => {
 
 const notify = (title, run) => {
   try {
-    new Notification(title, { body: run.text, tag: run.name });
+    new Notification(title, { body: t(run.text), tag: run.name });
   } catch {
     // a browser of a phone shows none of a page; the corner of the page has said it
   }
@@ -45,7 +46,7 @@ on("runs", (runs) => {
     const earlier = known.get(run.name);
     if (!earlier || !LIVE.has(earlier) || LIVE.has(run.state)) continue;
     const [word, tone] = STATES[run.state] || [run.state, "calm"];
-    toast(`${run.name}: ${run.text}`, { kind: tone === "bad" ? "error" : "info" });
-    if (wantsNotices()) notify(`${word}: ${run.name}`, run);
+    toast(`${run.name}: ${t(run.text)}`, { kind: tone === "bad" ? "error" : "info" });
+    if (wantsNotices()) notify(`${t(word)}: ${run.name}`, run);
   }
 });

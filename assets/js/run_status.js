@@ -2,8 +2,9 @@
 
 import { pathLine } from "./clipboard.js";
 import { el, fill, setText } from "./dom.js";
-import { formatDuration, formatMemory, formatNumber } from "./format.js";
+import { formatDuration, formatFixed, formatMemory, formatNumber } from "./format.js";
 import { getJson } from "./http.js";
+import { language, t } from "./locale.js";
 import { setStat } from "./run_frame.js";
 import { LIVE, PHASES, STATES } from "./run_states.js";
 /** @import { MetricsRow, RunFacts, RunStatus } from "./server" */
@@ -14,7 +15,7 @@ import { LIVE, PHASES, STATES } from "./run_states.js";
  */
 const left = (s) => {
   if (!(s.eta_s >= 1)) return "";
-  return `${formatDuration(s.eta_s)} left${s.s_per_step || s.phase === "train" ? "" : " in this phase"}`;
+  return t`${formatDuration(s.eta_s)} left${s.s_per_step || s.phase === "train" ? "" : " in this phase"}`;
 };
 
 /**
@@ -33,7 +34,7 @@ const drawProgress = (ui, s) => {
   const share = total ? Math.min(1, (done || 0) / total) : null;
   const phase = live ? PHASES[s.phase] || "Starting" : state;
   const amount = total
-    ? ` · ${training ? "step " : ""}${(done || 0).toLocaleString("en")} of ${total.toLocaleString("en")}`
+    ? t` · ${training ? "step " : ""}${(done || 0).toLocaleString(language)} of ${total.toLocaleString(language)}`
     : "";
   setText(ui.phase, phase + amount);
   setText(
@@ -41,7 +42,7 @@ const drawProgress = (ui, s) => {
     live
       ? left(s)
       : s.elapsed_s
-        ? `took ${formatDuration(s.elapsed_s)}${s.generation ? " since it was resumed" : ""}`
+        ? t`took ${formatDuration(s.elapsed_s)}${s.generation ? " since it was resumed" : ""}`
         : "",
   );
   ui.progress.style.width = `${100 * (share ?? (live ? 0.02 : 0))}%`;
@@ -60,13 +61,13 @@ const drawNumbers = (s, last, facts) => {
     "step",
     s.step === null || s.step === undefined
       ? "–"
-      : `${s.step.toLocaleString("en")}${s.total_steps ? ` / ${s.total_steps.toLocaleString("en")}` : ""}`,
+      : `${s.step.toLocaleString(language)}${s.total_steps ? ` / ${s.total_steps.toLocaleString(language)}` : ""}`,
   );
   setStat("loss", formatNumber(last.loss_smooth ?? last.loss, 4));
   setStat("lr", last.lr === null || last.lr === undefined ? "–" : Number(last.lr).toExponential(2));
   // The median that the time left is computed from; a single step may have waited for a save.
   const speed = s.s_per_step ?? last.s_per_step;
-  setStat("speed", speed ? (speed < 1 ? `${Math.round(speed * 1000)} ms` : `${speed.toFixed(2)} s`) : "–");
+  setStat("speed", speed ? (speed < 1 ? t`${Math.round(speed * 1000)} ms` : `${formatFixed(speed, 2)} s`) : "–");
   const epochs = facts?.plan?.steps?.epochs;
   const hundredths = (v) => String(Number(v.toFixed(2)));
   setStat(

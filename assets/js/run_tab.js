@@ -4,6 +4,7 @@ import { drawCompile } from "./compile_panel.js";
 import { el, fill, setText, whenPresent } from "./dom.js";
 import { drawFiles } from "./file_panel.js";
 import { getJson, postJson } from "./http.js";
+import { language, t } from "./locale.js";
 import { lossChart } from "./loss_chart.js";
 import { drawMemoryNow, memoryChart, memorySentence, processesSentence, swapSentence } from "./memory_chart.js";
 import { normChart } from "./norm_chart.js";
@@ -93,7 +94,7 @@ const drawPicker = () => {
   if (!ui) return;
   ui.empty.hidden = pageState.runs.length > 0;
   ui.body.hidden = pageState.runs.length === 0;
-  const label = (r) => `${r.name} · ${(STATES[r.state] || [r.state])[0].toLowerCase()}`;
+  const label = (r) => `${r.name} · ${t((STATES[r.state] || [r.state])[0]).toLocaleLowerCase(language)}`;
   const wanted = pageState.runs.map((r) => `${r.name}|${label(r)}`).join("\n") + view.run;
   if (ui.picker.dataset.shown === wanted) return;
   ui.picker.dataset.shown = wanted;

@@ -4,14 +4,15 @@ import { isClip, player as clipPlayer, whenSeen } from "./clips.js";
 import { openDialog } from "./dialogs.js";
 import { el, fill, setText } from "./dom.js";
 import { address } from "./http.js";
+import { language, t } from "./locale.js";
 import { fillEmpty } from "./run_states.js";
 /** @import { RunStatus, Sample } from "./server" */
 
 // The address of a file among a run's samples.
 export const samplePicture = (run, file) => address("/image", { run, file });
 
-const nameOf = (sample) => `${sample.prompt || "sample"}, step ${sample.step}`;
-const stepOf = (sample) => (sample.step === 0 ? "before training" : `step ${sample.step.toLocaleString("en")}`);
+const nameOf = (sample) => t`${sample.prompt || "sample"}, step ${sample.step}`;
+const stepOf = (sample) => (sample.step === 0 ? "before training" : t`step ${sample.step.toLocaleString(language)}`);
 
 /**
  * @param {string} run
@@ -127,7 +128,7 @@ const figure = (known, sample, run) => {
         "figcaption",
         {},
         el("span", {}, stepOf(sample)),
-        el("button", { class: "link", onclick: enlarge, "aria-label": `Enlarge ${nameOf(sample)}` }, "Enlarge"),
+        el("button", { class: "link", onclick: enlarge, "aria-label": t`Enlarge ${nameOf(sample)}` }, "Enlarge"),
       ),
     );
   }
@@ -157,7 +158,7 @@ const lightbox = (samples, shown, run) => {
     fill(media, enlarged(run, sample));
     setText(
       caption,
-      `${sample.step === 0 ? "Before training" : `Step ${sample.step}`} · ${sample.prompt || ""}`,
+      `${sample.step === 0 ? "Before training" : t`Step ${sample.step}`} · ${sample.prompt || ""}`,
     );
   };
   const box = openDialog(
@@ -193,6 +194,6 @@ const enlarged = (run, sample) => {
   const video = player(run, sample);
   video.autoplay = true;
   if (!sample.picture) return video;
-  still.alt = `Frames of ${nameOf(sample)}`;
+  still.alt = t`Frames of ${nameOf(sample)}`;
   return el("div", { class: "clip-and-frames" }, video, still);
 };

@@ -6,6 +6,7 @@ import { differenceTable } from "./difference_table.js";
 import { el } from "./dom.js";
 import { problemSentence } from "./field_marks.js";
 import { formatCount } from "./format.js";
+import { t } from "./locale.js";
 import { closePresets } from "./presets.js";
 import { on } from "./state.js";
 import { toast } from "./toasts.js";
@@ -14,13 +15,13 @@ import { toast } from "./toasts.js";
 const sendFile = async (file, done) => {
   if (file.size > 1_000_000) {
     const remedy = "Give images and models by their folder, on the Dataset and Model tabs.";
-    return toast(`${file.name} is too large for a settings file (over 1 MB). ${remedy}`, { kind: "error" });
+    return toast(t`${file.name} is too large for a settings file (over 1 MB). ${remedy}`, { kind: "error" });
   }
   const bytes = await file.arrayBuffer().then(
     (content) => new Uint8Array(content),
     () => null,
   );
-  if (!bytes) return toast(`${file.name} can't be read. Choose a settings file, not a folder.`, { kind: "error" });
+  if (!bytes) return toast(t`${file.name} can't be read. Choose a settings file, not a folder.`, { kind: "error" });
   let binary = "";
   bytes.forEach((byte) => (binary += String.fromCharCode(byte)));
   done(file.name, btoa(binary));
@@ -48,20 +49,20 @@ document.addEventListener("drop", (event) => {
   event.preventDefault();
   if (files.length > 1) {
     const remedy = "Give images by their folder, on the Dataset tab.";
-    return toast(`Drop one settings file at a time. ${remedy}`, { kind: "error" });
+    return toast(t`Drop one settings file at a time. ${remedy}`, { kind: "error" });
   }
   sendFile(files[0], importFile);
 });
 // Settings of another trainer: nothing is loaded before a person has seen what changes.
 on("foreign", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
   const box = openDialog(
-    `Import ${name}`,
+    t`Import ${name}`,
     el(
       "p",
       { class: "note" },
       rows.length
-        ? `Read as ${kind}. Loading it changes ${formatCount(rows.length, "setting")}, listed below. ${rest}`
-        : `Read as ${kind}. The page already has exactly these settings.`,
+        ? t`Read as ${kind}. Loading it changes ${formatCount(rows.length, "setting")}, listed below. ${rest}`
+        : t`Read as ${kind}. The page already has exactly these settings.`,
     ),
     rows.length ? differenceTable(rows) : null,
     groups.map(({ title, notes }) =>
@@ -72,11 +73,11 @@ on("foreign", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
         el(
           "ul",
           { class: "bad-list" },
-          notes.map((note) => el("li", {}, (note.line ? `Line ${note.line}: ` : "") + note.text)),
+          notes.map((note) => el("li", {}, (note.line ? t`Line ${note.line}: ` : "") + note.text)),
         ),
       ),
     ),
-    off.length ? el("p", { class: "note" }, `Empty or off in that file, so nothing is lost: ${off.join(", ")}`) : null,
+    off.length ? el("p", { class: "note" }, t`Empty or off in that file, so nothing is lost: ${off.join(", ")}`) : null,
     el(
       "div",
       { class: "buttons" },
@@ -107,7 +108,7 @@ on("foreign", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
 
 on("importFailed", ({ name, problems }) =>
   openDialog(
-    `${name} can't be imported`,
+    t`${name} can't be imported`,
     el("p", { class: "note" }, "Nothing was changed. Fix these in the file and import it again:"),
     el(
       "ul",
@@ -115,7 +116,7 @@ on("importFailed", ({ name, problems }) =>
       problems
         .filter((p) => p.severity === "error")
         .map((p) =>
-          el("li", {}, (p.line ? `Line ${p.line}: ` : "") + (p.path ? `${p.path}: ` : "") + problemSentence(p)),
+          el("li", {}, (p.line ? t`Line ${p.line}: ` : "") + (p.path ? `${p.path}: ` : "") + problemSentence(p)),
         ),
     ),
   ),

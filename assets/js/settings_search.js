@@ -1,5 +1,6 @@
 // Finds settings by their names here and in other trainers, and by their help texts.
 
+import { t } from "./locale.js";
 import { pageState } from "./state.js";
 
 const plain = (text) => text.toLowerCase().replace(/[_\-.]+/g, " ");
@@ -23,7 +24,7 @@ export const findSettings = (text) => {
       score,
       item: {
         label: s.label,
-        detail: `${s.tab} · ${score < 3 && alias && !plain(s.label).includes(joined) ? `= ${alias}` : s.name}`,
+        detail: `${t(s.tab)} · ${score < 3 && alias && !plain(s.label).includes(joined) ? `= ${alias}` : s.name}`,
         id: s.id,
         tab: s.tab,
       },

@@ -2,6 +2,7 @@
 
 import { sendRequest } from "./bridge.js";
 import { el, setText } from "./dom.js";
+import { t } from "./locale.js";
 import { emit, on } from "./state.js";
 import { openTab } from "./tabs.js";
 
@@ -23,7 +24,7 @@ export const startButton = el(
   {
     class: "primary",
     id: "start",
-    title: `Check everything and start training (${commandKey} Enter)`,
+    title: t`Check everything and start training (${commandKey} Enter)`,
     onclick: startTraining,
   },
   "Start training",

@@ -2,6 +2,7 @@
 
 import { el, fill } from "./dom.js";
 import { drawIcon } from "./icons.js";
+import { t } from "./locale.js";
 import { pathInput } from "./path_input.js";
 import { on, pageState } from "./state.js";
 import { toast } from "./toasts.js";
@@ -109,7 +110,7 @@ export const editTable = (element, props, changed, watch) => {
     const [row] = rows.splice(at, 1);
     publish(true);
     const back = () => (rows.splice(at, 0, row), publish(true));
-    toast(`${setting.label}: row ${at + 1} removed.`, { action: "Undo", onaction: back });
+    toast(t`${setting.label}: row ${at + 1} removed.`, { action: "Undo", onaction: back });
   };
   const tool = (label, icon, onclick, disabled) =>
     el(

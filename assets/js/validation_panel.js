@@ -3,6 +3,7 @@
 import { el, fill, table } from "./dom.js";
 import { formatNumber } from "./format.js";
 import { lossTable } from "./image_losses.js";
+import { t } from "./locale.js";
 import { fillEmpty } from "./run_states.js";
 import { bySet } from "./validation_chart.js";
 /** @import { RunFacts, RunStatus, Validation } from "./server" */
@@ -83,9 +84,9 @@ const sigmaTable = (rows) => {
   return el(
     "details",
     {},
-    el("summary", {}, `By noise level (${latest.set})`),
+    el("summary", {}, t`By noise level (${latest.set})`),
     table(
-      ["Sigma", `Step ${first.step}`, `Step ${latest.step}`],
+      ["Sigma", t`Step ${first.step}`, t`Step ${latest.step}`],
       sigmas.map((s) =>
         el(
           "tr",

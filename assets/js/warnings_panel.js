@@ -2,6 +2,7 @@
 
 import { el, fill } from "./dom.js";
 import { formatCount } from "./format.js";
+import { t } from "./locale.js";
 /** @import { RunFacts } from "./server" */
 
 // A recompile after warm-up is an alarm: it is at the top, with its fix.
@@ -11,12 +12,12 @@ import { formatCount } from "./format.js";
 const alarm = (recompiles) => {
   const last = recompiles[recompiles.length - 1];
   if (!last) return null;
-  const count = recompiles.length === 1 ? "A recompile after warm-up" : `${recompiles.length} recompiles after warm-up`;
+  const count = recompiles.length === 1 ? "A recompile after warm-up" : t`${recompiles.length} recompiles after warm-up`;
   return el(
     "div",
     { class: "trouble", id: "recompile-alarm", role: "alert" },
     el("strong", {}, `${count}: ${last.reason || "torch gave no reason"}.`),
-    last.setting ? el("p", { class: "remedy" }, `Fix: ${last.setting}.`) : null,
+    last.setting ? el("p", { class: "remedy" }, t`Fix: ${last.setting}.`) : null,
   );
 };
 // The newest in full; a dataset's warnings, which come before the first step, must not push the run out of sight.

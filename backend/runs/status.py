@@ -123,13 +123,15 @@ def _sentence(status: RunStatus) -> str:
     if status.state == "stopping":
         quiet = f" {status.hang.text}" if status.hang is not None else ""
         return f"Stopping at {at}; the trainer saves first.{quiet}"
-    took = f" in {spoken(status.elapsed_s)}" if status.elapsed_s is not None else ""
     if status.state == "done":
-        early = f" of {status.total_steps} steps (early stop)" if status.result.get("early_stop") else " steps"
-        return f"Done: {status.step}{early}{took}."
-    again = " It can be resumed" + (f" from step {status.state_step}." if status.state_step is not None else ".")
+        early = f"{status.step} of {status.total_steps} steps (early stop)"
+        length = early if status.result.get("early_stop") else f"{status.step} steps"
+        return f"Done: {length} in {spoken(status.elapsed_s)}." if status.elapsed_s is not None else f"Done: {length}."
+    again = " It can be resumed."
+    if status.state_step is not None:
+        again = f" It can be resumed from step {status.state_step}."
     resume = again if status.resumable else ""
     if status.state == "stopped":
         return f"Stopped at {at}.{resume}"
     why = f" {status.error.text}" if status.error else ""
-    return f"{'Failed' if status.state == 'failed' else 'Ended'} at {at}.{why}{resume}"
+    return f"Failed at {at}.{why}{resume}" if status.state == "failed" else f"Ended at {at}.{why}{resume}"

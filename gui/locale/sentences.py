@@ -1,0 +1,69 @@
+"""Finds the sentences of the server that the page shows: strings and f-strings in the modules that make them.
+
+An f-string becomes a text with numbers in place of its values, by which the page recognizes it: ``Stopped at {1}.``
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+# Two words, or one that begins as a sentence does.
+_WORDS = re.compile(r"[A-Za-z'’]{2,}[,:;]? [\w({“]|^[A-Z][a-z]+[ .]?$")
+_CODE = re.compile(r"^[/.#<]|^--|\\|^\w+=|[{}]$|^[a-z_]+\.[a-z_]+$|%s|%d|[a-z]\([a-z]*\)|^SELECT|^\W*$|_{2}|^[a-z]+-[a-z]+ |max-age|filename")
+# {name}, {name:g}, and {{name}} of an f-string that makes a text to format.
+_VALUE = re.compile(r"\{?\{[a-z_]\w*(?::[^{}]*)?\}\}?")
+# What only programmers and logs see.
+_UNSEEN = {"getLogger", "debug", "info", "warning", "exception", "compile", "TypeVar", "Path", "match", "sub", "fullmatch",
+           "KeyError", "AssertionError", "search", "split", "join", "isinstance", "getattr", "slot", "system"}  # fmt: skip
+
+
+def template(node: ast.expr) -> str | None:
+    """The text of a string or an f-string; None for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _numbered(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return _numbered("".join(str(p.value) if isinstance(p, ast.Constant) else "{value}" for p in node.values))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = template(node.left), template(node.right)
+        if left is not None and right is not None and not re.search(r"\{\d", left + right):
+            return left + right
+    return None
+
+
+def _numbered(text: str) -> str:
+    """Numbers in place of the names in braces: those of an f-string, and of a text that is formatted later."""
+    numbers = itertools.count(1)
+    return _VALUE.sub(lambda _: f"{{{next(numbers)}}}", text)
+
+
+def sentences_of(path: Path) -> Iterator[tuple[str, int]]:
+    """(text, line) of each sentence in a module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    hidden: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            hidden.add(node.value)  # a docstring
+        elif isinstance(node, ast.Call) and _name(node.func) in _UNSEEN:
+            hidden.update(each for argument in node.args for each in ast.walk(argument))
+        elif isinstance(node, (ast.JoinedStr, ast.BinOp)) and template(node) is not None:
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node.left, node.right]
+            hidden.update(each for each in parts if not isinstance(each, ast.FormattedValue))
+        elif isinstance(node, ast.Assert):
+            hidden.update(ast.walk(node))
+        elif isinstance(node, (ast.Subscript,)):
+            hidden.update(ast.walk(node.slice))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.expr) or node in hidden:
+            continue
+        text = (template(node) or "").strip()
+        letters = re.sub(r"\{\d+\}", "", text)
+        if text and _WORDS.search(text) and len(re.sub(r"[^A-Za-z]", "", letters)) >= 5 and not _CODE.search(letters):
+            yield text, node.lineno
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
