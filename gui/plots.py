@@ -11,6 +11,7 @@ from backend.config.schema import Config
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.timesteps import TimestepsSection
 from backend.families.shift import ShiftLine
+from backend.plan.learning_rate import rate_factors
 from backend.plan.noise_levels import diffusion_density, scheduler_config
 
 _WIDTH, _HEIGHT = 720, 190
@@ -202,38 +203,3 @@ def learning_rate(cfg: OptimizerSection, steps: int) -> str:
     ticks_x = [(share, f"{round(steps * share):,}") for share in (0, 0.25, 0.5, 0.75, 1)]
     rate = f"{cfg.learning_rate:.2g}"
     return curve([f * 0.94 for f in factors], "Learning rate over the run", ticks_x, [(0, "0"), (0.94, rate)], "step")
-
-
-def rate_factors(cfg: OptimizerSection, steps: int, points: int = 240) -> list[float] | None:
-    """The learning rate as a share of its highest, at evenly spaced steps; None for a class path."""
-    warmup = cfg.lr_warmup * steps if cfg.lr_warmup < 1 else cfg.lr_warmup
-    shape = _SHAPES.get(cfg.lr_scheduler)
-    if shape is None:
-        return None
-    low = 0.0 if cfg.lr_scheduler == "constant" else cfg.lr_scheduler_min_lr_ratio
-    factors = []
-    for index in range(points):
-        step = steps * index / (points - 1)
-        if step < warmup:
-            factors.append(step / warmup)
-            continue
-        share = min(1.0, (step - warmup) / max(1e-9, steps - warmup))
-        factors.append(low + (1 - low) * shape(share, cfg))
-    return factors
-
-
-def _restarts(share: float, cfg: OptimizerSection) -> float:
-    if share >= 1:
-        return 0.0
-    return 0.5 * (1 + math.cos(math.pi * ((share * cfg.lr_scheduler_num_cycles) % 1.0)))
-
-
-# The curves of backend.optimizers.schedules, which names their sources; a test compares the two.
-_SHAPES: dict[str, Callable[[float, OptimizerSection], float]] = {
-    "constant": lambda share, cfg: 1.0,
-    "linear": lambda share, cfg: 1 - share,
-    "cosine": lambda share, cfg: 0.5 * (1 + math.cos(math.pi * share)),
-    "cosine_with_restarts": _restarts,
-    "polynomial": lambda share, cfg: (1 - share) ** cfg.lr_scheduler_power,
-    "rex": lambda share, cfg: (1 - share) / (1 - share / 2),
-}
