@@ -23,7 +23,18 @@ from backend.config import presets
 from backend.queue.folder import QueueFolder
 from backend.runs import recovery
 from backend.runs.preview.folder import PreviewFolder
-from gui import compile_routes, fields, form, preview_routes, publish_routes, queue_routes, run_routes, theme
+from gui import (
+    compile_routes,
+    fields,
+    form,
+    further_routes,
+    library_routes,
+    preview_routes,
+    publish_routes,
+    queue_routes,
+    run_routes,
+    theme,
+)
 from gui.actions import Actions
 from gui.assets import Assets
 from gui.draft import Draft
@@ -31,6 +42,7 @@ from gui.finish_routes import FinishProbe
 from gui.form_routes import FormRoutes
 from gui.lora_routes import LoraReader
 from gui.password import Password, password_fault
+from gui.report_routes import ReportWriter
 from gui.run_store import RunStore
 from gui.security import BodyLimit, Hardening, NoUploads, SameOrigin, TrustedHosts
 from gui.sub_path import SubPath, read_root
@@ -133,7 +145,11 @@ def _include_routes(
     app: FastAPI, store: RunStore, form_routes: FormRoutes, preview: PreviewFolder, queue: QueueFolder
 ) -> None:
     """All routes of our own."""
-    app.include_router(run_routes.routes(store, preview))
+    views = run_routes.RunViews(store)
+    app.include_router(run_routes.routes(store, views, preview))
+    app.include_router(library_routes.routes(store, views))
+    app.include_router(further_routes.routes(store, preview))
+    app.include_router(ReportWriter(store).routes())
     app.include_router(form_routes.routes())
     app.include_router(compile_routes.routes(store, form_routes.config))
     app.include_router(publish_routes.routes(store))

@@ -1,5 +1,6 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
+import type { Comparison, FurtherPlan, Library, RunStanding } from "./library";
 import type { LoraState } from "./lora";
 import type { FinishState, MemoryFacts } from "./plan";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
@@ -270,17 +271,6 @@ export interface RunFacts {
   memory: { headline?: string; words?: string; ram_peak?: number; ram_estimated?: number } | null;
   swap: { blocks: number; of: number; host: number; step_limit_seconds: number } | null;
 }
-export interface LibraryRun extends Pick<RunStatus, "name" | "path" | "state" | "step" | "total_steps" | "resumable"> {
-  tone: string;
-  live: boolean;
-  when: string | null;
-  bytes: number;
-  pictures: string[];
-  memory: string | null;
-  best: string | null;
-  files: RunFile[];
-}
-
 export interface PublishState {
   state: "idle" | "running" | "done" | "failed";
   error?: string;
@@ -310,7 +300,11 @@ export interface Answers {
   "/finish/run": { text: string };
   "/finish/cancel": object;
   "/profile": { text: string };
-  "/library": { runs: LibraryRun[] };
+  "/library": Library;
+  "/notes": { tags: string[]; notes: string };
+  "/compare": Comparison;
+  "/further": RunStanding & { run?: string };
+  "/further/plan": FurtherPlan;
   "/lora": LoraState;
   "/lora-metadata": { metadata: Record<string, string> };
   "/publish": PublishState;

@@ -36,6 +36,7 @@ from backend.training.checkpoint import Fingerprint, load_state
 from backend.training.compile_progress import CompileProgress
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes, warmed_compiler
 from backend.training.encoding import encode
+from backend.training.environment import write_environment
 from backend.training.full_weights import rows_digest
 from backend.training.gathering import compute_dtype, gather
 from backend.training.inputs import Inputs
@@ -61,6 +62,7 @@ def prepare(run: Run, cfg: Config, events: EventWriter, requests: Requests, resu
     cache = cache_folder(cfg.compile)
     compiler = warmed_compiler(cfg)
     inputs = with_products(context, gather(cfg, events, requests), state is not None)
+    write_environment(events, inputs.device)
     with oom.explained(events, inputs.expected):
         encode(inputs, events, requests)
     events.write(PhaseEvent(phase="load", done=0, total=None, eta_s=None))
