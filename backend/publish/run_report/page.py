@@ -94,14 +94,16 @@ class Page:
         return _section("Curves", "".join(charts))
 
     def _validation(self) -> str:
-        sets: dict[str, list[ValidationEvent]] = {}
+        sets: dict[str, dict[int, ValidationEvent]] = {}
         for event in self.facts.all_of(ValidationEvent):
             if event.loss is not None:
-                sets.setdefault(event.set, []).append(event)
+                # a step that was done again after a resume counts once
+                sets.setdefault(event.set, {})[event.step] = event
         if not sets:
             return ""
         rows, lines = [], []
-        for number, (name, events) in enumerate(sets.items()):
+        for number, (name, by_step) in enumerate(sets.items()):
+            events = [by_step[step] for step in sorted(by_step)]
             best = min(events, key=lambda event: event.loss or 0.0)
             cells = [f"{event.loss:.5f} at step {event.step:,}" for event in (events[0], best, events[-1])]
             rows.append((f"{name} (trained)" if events[0].trained else name, *cells))
