@@ -33,6 +33,12 @@ COMMANDS = {
         "CONFIG.toml [--SETTING VALUE ...] | --resume RUN",
         "training",
     ),
+    "resume": (
+        "backend.training.resume",
+        "continue a run exactly where it was saved; with --steps, a finished one for longer",
+        "RUN [--steps N] [--schedule stretch|constant]",
+        "resuming",
+    ),
     "sample": (
         "backend.preview",
         "draw pictures with a base model and LoRA files, or with a checkpoint of a run",
@@ -55,6 +61,12 @@ COMMANDS = {
         "backend.publish",
         "make a folder to publish from a run: LoRA, model card, samples; nothing is uploaded",
         "RUN [--out DIR] [--checkpoint STEP] [--license TEXT] [--base-model NAME] [--trigger WORDS]",
+        None,
+    ),
+    "report": (
+        "backend.publish.run_report",
+        "write one HTML file about a run: curves, samples, settings, files; without personal paths",
+        "RUN [--out FILE]",
         None,
     ),
     "plan": (

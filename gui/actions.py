@@ -28,6 +28,7 @@ from backend.runs.preview.process import give_gpu_back
 from backend.runs.start_lock import one_start
 from gui import base_model, fields, form, imports, keep_on_load, messages, queue_routes
 from gui.draft import Draft
+from gui.run_settings import read_settings
 from gui.run_store import RunStore
 
 log = logging.getLogger(__name__)
@@ -196,9 +197,8 @@ class Actions:
         )
 
     def load_run(self, request: Mapping[str, Any]) -> Reply:
-        """Load the settings of an earlier run."""
-        run = self.store.run(str(request.get("name", "")))
-        return self._take(load.load(run.config_path), None, f"the settings of {run.name}")
+        """Load the settings of an earlier run; with ``from_file``, to continue from its newest file."""
+        return self._take(*read_settings(self.store.run(str(request.get("name", ""))), bool(request.get("from_file"))))
 
     def save(self, request: Mapping[str, Any]) -> Reply:
         """Save the form to its own preset."""

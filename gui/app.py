@@ -28,6 +28,8 @@ from gui import (
     compile_routes,
     fields,
     form,
+    further_routes,
+    library_routes,
     preview_routes,
     publish_routes,
     queue_routes,
@@ -42,6 +44,7 @@ from gui.form_routes import FormRoutes
 from gui.locale.page import InLanguage
 from gui.lora_routes import LoraReader
 from gui.password import Password, password_fault
+from gui.report_routes import ReportWriter
 from gui.run_store import RunStore
 from gui.security import BodyLimit, Hardening, NoUploads, SameOrigin, TrustedHosts
 from gui.sub_path import SubPath, read_root
@@ -146,7 +149,11 @@ def _include_routes(
     app: FastAPI, store: RunStore, form_routes: FormRoutes, preview: PreviewFolder, queue: QueueFolder
 ) -> None:
     """All routes of our own."""
-    app.include_router(run_routes.routes(store, preview))
+    views = run_routes.RunViews(store)
+    app.include_router(run_routes.routes(store, views, preview))
+    app.include_router(library_routes.routes(store, views))
+    app.include_router(further_routes.routes(store, preview))
+    app.include_router(ReportWriter(store).routes())
     app.include_router(form_routes.routes())
     app.include_router(caption_routes.routes(form_routes.scan, store, preview, form_routes.draft.folder))
     app.include_router(compile_routes.routes(store, form_routes.config))

@@ -11,6 +11,8 @@ from backend.config.schema import Config
 from backend.config.sections.optimizer import OptimizerSection
 from backend.config.sections.timesteps import TimestepsSection
 from backend.families.shift import ShiftLine
+from backend.plan.further import Further
+from backend.plan.learning_rate import rate_factors
 from backend.plan.noise_levels import diffusion_density, scheduler_config
 
 _WIDTH, _HEIGHT = 720, 190
@@ -25,8 +27,12 @@ def curve(
     ticks_x: Sequence[tuple[float, str]],
     ticks_y: Sequence[tuple[float, str]],
     x_title: str,
+    mark: tuple[float, str] | None = None,
 ) -> str:
-    """A filled line. values: heights between 0 and 1, evenly over the width; ticks as (place between 0 and 1, text)."""
+    """A filled line. values: heights between 0 and 1, evenly over the width; ticks as (place between 0 and 1, text).
+
+    mark: an upright line with its text, by its place between 0 and 1.
+    """
     count = max(1, len(values) - 1)
     points = [
         (_LEFT + _PLOT_W * index / count, _TOP + _PLOT_H * (1 - min(1.0, max(0.0, value))))
@@ -36,6 +42,12 @@ def curve(
     base = _TOP + _PLOT_H
     area = f"{_LEFT},{base} {line} {_LEFT + _PLOT_W},{base}"
     body = [f'<polygon class="area" points="{area}"/>', f'<polyline class="line" points="{line}"/>']
+    if mark is not None:
+        place, text = mark
+        x, side = _LEFT + _PLOT_W * place, "end" if place > 0.5 else "start"
+        body.append(f'<line class="axis" stroke-dasharray="4 3" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{base}"/>')
+        shift = -6 if side == "end" else 6
+        body.append(f'<text x="{x + shift:.1f}" y="{_TOP + 12}" text-anchor="{side}">{escape(text)}</text>')
     return frame(title, [*_axes(ticks_x, ticks_y, x_title), *body], _HEIGHT)
 
 
@@ -205,36 +217,15 @@ def learning_rate(cfg: OptimizerSection, steps: int) -> str:
     return curve([f * 0.94 for f in factors], "Learning rate over the run", ticks_x, [(0, "0"), (0.94, rate)], "step")
 
 
-def rate_factors(cfg: OptimizerSection, steps: int, points: int = 240) -> list[float] | None:
-    """The learning rate as a share of its highest, at evenly spaced steps; None for a class path."""
-    warmup = cfg.lr_warmup * steps if cfg.lr_warmup < 1 else cfg.lr_warmup
-    shape = _SHAPES.get(cfg.lr_scheduler)
-    if shape is None:
-        return None
-    low = 0.0 if cfg.lr_scheduler == "constant" else cfg.lr_scheduler_min_lr_ratio
-    factors = []
-    for index in range(points):
-        step = steps * index / (points - 1)
-        if step < warmup:
-            factors.append(step / warmup)
-            continue
-        share = min(1.0, (step - warmup) / max(1e-9, steps - warmup))
-        factors.append(low + (1 - low) * shape(share, cfg))
-    return factors
-
-
-def _restarts(share: float, cfg: OptimizerSection) -> float:
-    if share >= 1:
-        return 0.0
-    return 0.5 * (1 + math.cos(math.pi * ((share * cfg.lr_scheduler_num_cycles) % 1.0)))
-
-
-# The curves of backend.optimizers.schedules, which names their sources; a test compares the two.
-_SHAPES: dict[str, Callable[[float, OptimizerSection], float]] = {
-    "constant": lambda share, cfg: 1.0,
-    "linear": lambda share, cfg: 1 - share,
-    "cosine": lambda share, cfg: 0.5 * (1 + math.cos(math.pi * share)),
-    "cosine_with_restarts": _restarts,
-    "polynomial": lambda share, cfg: (1 - share) ** cfg.lr_scheduler_power,
-    "rex": lambda share, cfg: (1 - share) / (1 - share / 2),
-}
+def learning_rate_further(further: Further) -> str:
+    """The learning rate over a run that is trained further: as it was, and what follows; "" where it can't be told."""
+    rates = further.rates()
+    values = [rate for _, rate in rates if rate is not None]
+    if not values or len(values) != len(rates) or further.total is None:
+        return ""
+    highest = max(values) or 1.0
+    ticks_x = [(share, f"{round(further.total * share):,}") for share in (0, 0.25, 0.5, 0.75, 1)]
+    mark = (further.standing.done / further.total, f"continues after step {further.standing.done:,}")
+    heights = [0.94 * value / highest for value in values]
+    ticks_y = [(0.0, "0"), (0.94, f"{highest:.2g}")]
+    return curve(heights, "Learning rate, past and to come", ticks_x, ticks_y, "step", mark)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,11 +34,10 @@ from gui.run_view import RunView
 
 log = logging.getLogger(__name__)
 
-_MOST_VIEWS = 1000
+_MOST_VIEWS = 5000
 _NO_STORE = {"Cache-Control": "no-store"}
 # A picture's name is never used twice within a run, so a browser may keep it.
 _KEEP = {"Cache-Control": "private, max-age=86400, immutable", "Content-Security-Policy": "default-src 'none'"}
-_TONES = {"done": "good", "failed": "bad", "dead": "bad", "stopped": "calm"}
 
 Name = Annotated[str, Query(max_length=300)]
 
@@ -66,13 +64,13 @@ class RunViews:
             return view
 
 
-def routes(places: RunStore, preview: PreviewFolder | None = None) -> APIRouter:
+def routes(places: RunStore, views: RunViews, preview: PreviewFolder | None = None) -> APIRouter:
     """The routes about runs, files and folders; those about the form are in `gui.form_routes`.
 
     preview: of the page's preview, which gives the GPU to a run that is resumed.
     """
     router = APIRouter()
-    _reading(router, places, RunViews(places))
+    _reading(router, places, views)
     _files(router, places)
     _acting(router, places, preview)
     return router
@@ -82,7 +80,7 @@ def _reading(router: APIRouter, places: RunStore, views: RunViews) -> None:
     @router.get("/runs")
     def runs() -> Response:
         """Every run with its state, those at work first, then the newest."""
-        return answer({"runs": [_brief(views.on(run)) for run in places.runs()]})
+        return answer({"runs": [views.on(run).brief() for run in places.runs()]})
 
     @router.get("/live")
     def live(
@@ -120,11 +118,6 @@ def _reading(router: APIRouter, places: RunStore, views: RunViews) -> None:
     def run_log(run: Name, offset: Annotated[int, Query(ge=0)] = 0) -> Response:
         """What was added to a run's log since a byte offset, as text for ``textContent``."""
         return answer(_log_since(or_refusal(lambda: places.run(run)), offset))
-
-    @router.get("/library")
-    def library() -> Response:
-        """Every run with its files and its last samples."""
-        return answer({"runs": [_shelf(views.on(run)) for run in places.runs()]})
 
 
 def _files(router: APIRouter, places: RunStore) -> None:
@@ -222,35 +215,6 @@ def safetensors_metadata(path: Path) -> dict[str, str]:
 def _log_since(run: Run, offset: int) -> dict[str, Any]:
     text, end = read_log(run.log_path, offset, 262_144)
     return {"text": text, "offset": end, "reset": offset == 0 or end < offset}
-
-
-def _brief(view: RunView) -> dict[str, Any]:
-    status = view.status()
-    return {key: status[key] for key in ("name", "state", "active", "step", "total_steps", "eta_s", "started", "text")}
-
-
-def _shelf(view: RunView) -> dict[str, Any]:
-    status = view.status()
-    facts, _ = view.facts()
-    named = [file for sample in facts["samples"] if (file := sample["picture"])]
-    shown = named if len(named) <= 8 else [*named[:2], *named[-6:]]
-    started = status["started"]
-    return {
-        "name": status["name"],
-        "path": str(view.run.path),
-        "state": status["state"],
-        "tone": _TONES.get(status["state"], "busy"),
-        "live": status["active"],
-        "step": status["step"],
-        "total_steps": status["total_steps"],
-        "resumable": status["resumable"],
-        "when": time.strftime("%d %B %Y, %H:%M", time.localtime(started)) if started else None,
-        "bytes": sum(file["size"] for file in facts["checkpoints"]),
-        "pictures": shown,
-        "memory": (facts["memory"] or {}).get("words"),
-        "best": (best := facts["best"]) and f"lowest validation loss {best['loss']:.5f} at step {best['step']}",
-        "files": facts["checkpoints"],
-    }
 
 
 def _lora(places: RunStore, run: str, file: str) -> Path:

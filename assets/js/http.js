@@ -4,11 +4,13 @@
 
 const ROOT = new URL("../../", import.meta.url);
 
-// The address of one of the server's routes ("/image"), with its query; what is undefined or null is left out.
+// The address of one of the server's routes ("/image"), with its query; what is undefined or null is left out, and of a
+// list each item is sent under the name.
 export const address = (path, query = {}) => {
   const place = new URL(path.replace(/^\//, ""), ROOT);
   for (const [name, value] of Object.entries(query)) {
-    if (value !== undefined && value !== null) place.searchParams.set(name, String(value));
+    for (const item of Array.isArray(value) ? value : [value])
+      if (item !== undefined && item !== null) place.searchParams.append(name, String(item));
   }
   return place.href;
 };

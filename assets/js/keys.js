@@ -4,11 +4,12 @@ import { openDialog } from "./dialogs.js";
 import { el } from "./dom.js";
 import { savePreset } from "./presets.js";
 import { commandKey, startTraining } from "./start_button.js";
+import { currentTab } from "./tabs.js";
 
 const KEYS = [
   [`${commandKey} Enter`, "Start training"],
   [`${commandKey} S`, "Save preset"],
-  ["/", "Search settings"],
+  ["/", "Search settings, on the Library tab runs"],
   ["Esc", "Leave a field or close a dialog"],
   ["?", "Show keyboard shortcuts"],
 ];
@@ -36,7 +37,7 @@ document.addEventListener("keydown", (event) => {
     );
   } else if (event.key === "/" && !typing && !document.querySelector("dialog[open]")) {
     event.preventDefault();
-    document.getElementById("search")?.focus();
+    document.getElementById(currentTab() === "Library" ? "library-words" : "search")?.focus();
   } else if (event.key === "Escape" && typing) {
     target.blur();
   }

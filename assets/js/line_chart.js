@@ -21,6 +21,11 @@ const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).
  * @property {number} [dot] The size in px of its points, where it is drawn as points alone.
  */
 /** @typedef {{since: number, until: number}} Zoom */
+const STEPS = {
+  label: "Step",
+  format: (value) => Math.round(value).toLocaleString(language),
+  incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 50000, 100000],
+};
 /**
  * @param {HTMLElement} root
  * @param {object} options
@@ -32,10 +37,11 @@ const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).
  * @param {(range: Zoom | null) => void} [options.onzoom]
  * @param {string} options.label
  * @param {string} [options.empty]
+ * @param {{label: string, format: (value: number) => string, incrs: number[]}} [options.x] What it is drawn over.
  */
 export const lineChart = (
   root,
-  { series, format, height = 240, zeroBased = false, powers = false, onzoom, label, empty },
+  { series, format, height = 240, zeroBased = false, powers = false, onzoom, label, empty, x = STEPS },
 ) => {
   let plot = null;
   let steps = [];
@@ -124,7 +130,7 @@ export const lineChart = (
           y: { range, distr: logarithmic ? 3 : 1 },
         },
         series: [
-          { label: t("Step"), value: (u, v) => (v === null ? "–" : Math.round(v).toLocaleString(language)) },
+          { label: x.label, value: (u, v) => (v === null ? "–" : x.format(v)) },
           ...lines(),
         ],
         bands: bands(),
@@ -133,7 +139,8 @@ export const lineChart = (
             ...axis,
             size: 32,
             space: 60,
-            incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 50000, 100000],
+            incrs: x.incrs,
+            ...(x === STEPS ? {} : { values: (u, ticks) => ticks.map(x.format) }),
           },
           {
             ...axis,

@@ -4,7 +4,7 @@ import { formatNumber } from "./format.js";
 import { lineChart } from "./line_chart.js";
 /** @import { Series } from "./server" */
 
-const smoothed = (values, share) => {
+export const smoothed = (values, share) => {
   // Bias-corrected, so that the line starts at the first value and not at zero.
   let sum = 0;
   let weight = 0;

@@ -1,37 +1,41 @@
-// Compares two rows of a preview's matrix: one picture or clip over the other, with an edge that moves.
+// Compares two rows of pictures or clips, as of a preview's matrix: one over the other, with an edge that moves.
 
 import { isClip, keepTogether, player, stillOf } from "./clips.js";
 import { el, fill, setText } from "./dom.js";
 import { t } from "./locale.js";
-/** @import { PreviewRequest } from "./preview" */
+
+/** @typedef {{rows: {name: string}[], prompts: {prompt: string}[]}} Rows */
 
 export class PreviewWipe {
   /**
    * @param {(row: number, column: number) => string | undefined} fileAt - the name of a picture or clip
    * @param {(file: string) => string} addressOf
+   * @param {string} prefix - of the ids of its elements
    */
-  constructor(fileAt, addressOf) {
+  constructor(fileAt, addressOf, prefix = "preview") {
+    this.prefix = prefix;
     this.fileAt = fileAt;
     this.addressOf = addressOf;
     const changed = () => this.draw();
     // Until a person chooses rows, they are the first and the newest.
     this.picked = false;
     const picked = () => ((this.picked = true), this.draw());
-    this.a = el("select", { id: "preview-a", onchange: picked });
-    this.b = el("select", { id: "preview-b", onchange: picked });
-    this.column = el("select", { id: "preview-column", onchange: changed });
-    this.edge = el("input", { type: "range", id: "preview-edge", min: "0", max: "100", value: "50", oninput: changed });
+    this.a = el("select", { id: `${prefix}-a`, onchange: picked });
+    this.b = el("select", { id: `${prefix}-b`, onchange: picked });
+    this.column = el("select", { id: `${prefix}-column`, onchange: changed });
+    const range = { type: "range", min: "0", max: "100", value: "50" };
+    this.edge = el("input", { ...range, id: `${prefix}-edge`, oninput: changed });
     this.edge.setAttribute("aria-label", t("Edge between A and B"));
     this.line = el("i", {});
     this.shown = "";
     this.box = el("div", { class: "preview-wipe" });
-    this.stills = el("input", { type: "checkbox", id: "preview-stills", onchange: changed });
+    this.stills = el("input", { type: "checkbox", id: `${prefix}-stills`, onchange: changed });
     this.choice = el("label", { class: "check", hidden: true }, this.stills, "Frames instead of clips");
     const toggle = () => this.toggle();
-    this.play = el("button", { class: "small", id: "preview-play", hidden: true, onclick: toggle }, "Play");
+    this.play = el("button", { class: "small", id: `${prefix}-play`, hidden: true, onclick: toggle }, "Play");
     this.node = el(
       "details",
-      { class: "preview-compare", id: "preview-compare", hidden: true, ontoggle: changed },
+      { class: "preview-compare", id: `${prefix}-compare`, hidden: true, ontoggle: changed },
       el("summary", {}, "Compare A and B"),
       el(
         "div",
@@ -47,10 +51,11 @@ export class PreviewWipe {
     );
   }
 
-  /** @param {PreviewRequest} request @param {boolean} isNew */
+  /** @param {Rows} request @param {boolean} isNew */
   show(request, isNew) {
     if (isNew) this.picked = false;
-    const whole = request.rows.map((_, row) => row).filter((row) => this.fileAt(row, 0));
+    const drawn = (row) => request.prompts.some((_, at) => this.fileAt(row, at));
+    const whole = request.rows.map((_, row) => row).filter(drawn);
     this.node.hidden = whole.length < 2;
     if (this.node.hidden) return;
     const [a, b] = this.picked ? [this.a.value, this.b.value] : [whole[0], whole[whole.length - 1]];
@@ -79,8 +84,8 @@ export class PreviewWipe {
     if (key !== this.shown) {
       this.shown = key;
       const [left, right] = [a, b].map((file, at) => this.half(file, plays, at ? "B" : "A"));
-      left.id = "preview-left";
-      right.id = "preview-right";
+      left.id = `${this.prefix}-left`;
+      right.id = `${this.prefix}-right`;
       if (left instanceof HTMLVideoElement && right instanceof HTMLVideoElement) keepTogether(left, right);
       setText(this.play, "Play");
       fill(this.box, left, right, this.line);

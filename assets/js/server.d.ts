@@ -1,6 +1,7 @@
 // Types what the page's own server answers and sends. The names are those of the Python modules in gui/.
 
 import type { CaptionDifference, CaptionModel, CaptioningState } from "./captioning";
+import type { Comparison, FurtherPlan, Library, RunStanding } from "./library";
 import type { LoraState } from "./lora";
 import type { FinishState, MemoryFacts, TuneState } from "./plan";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
@@ -274,17 +275,6 @@ export interface RunFacts {
   // Of several that train together; none where one trains by itself.
   processes: { device: string; memory: number; total: number }[];
 }
-export interface LibraryRun extends Pick<RunStatus, "name" | "path" | "state" | "step" | "total_steps" | "resumable"> {
-  tone: string;
-  live: boolean;
-  when: string | null;
-  bytes: number;
-  pictures: string[];
-  memory: string | null;
-  best: string | null;
-  files: RunFile[];
-}
-
 export interface PublishState {
   state: "idle" | "running" | "done" | "failed";
   error?: string;
@@ -316,7 +306,11 @@ export interface Answers {
   "/tune": TuneState;
   "/tune/cancel": object;
   "/profile": { text: string };
-  "/library": { runs: LibraryRun[] };
+  "/library": Library;
+  "/notes": { tags: string[]; notes: string };
+  "/compare": Comparison;
+  "/further": RunStanding & { run?: string };
+  "/further/plan": FurtherPlan;
   "/lora": LoraState;
   "/lora-metadata": { metadata: Record<string, string> };
   "/publish": PublishState;

@@ -45,3 +45,18 @@ def _changes(setting: Setting, before: Any, after: Any) -> list[Change]:
 
 def _row(row: Section) -> dict[str, Any]:
     return row.model_dump()
+
+
+def shown(value: Any) -> str:
+    """A setting's value as people read it, in one line."""
+    if value is None or value == "" or value == []:
+        return "not set"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {shown(item)}" for key, item in value.items() if item not in (None, "", [], {}))
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(item) for item in value)
+    return " ".join(str(value).split())

@@ -71,6 +71,10 @@ class ExactSchedule:
         """Go to the step of `state_dict`; the optimizer's state must be loaded before."""
         scheduler = self.scheduler
         rates = list(scheduler.base_lrs)
+        if isinstance(scheduler, LambdaLR) and "lr_lambdas" not in state_dict:
+            # saved by a class that the settings named before: only its step means anything here
+            own = scheduler.state_dict()
+            state_dict = own | {name: state_dict[name] for name in ("last_epoch", "_step_count") if name in state_dict}
         scheduler.load_state_dict(state_dict)
         saved = list(scheduler.base_lrs)
         scheduler.base_lrs = rates

@@ -316,8 +316,8 @@ def list_runs(root: str | Path) -> list[Run]:
 def is_run(path: str | Path) -> bool:
     """True for a folder that holds a run's record or its configuration and events."""
     # os.path answers False where a folder may not be looked into; Path raises.
-    have = [os.path.isfile(os.path.join(path, name)) for name in (RECORD, CONFIG, EVENTS)]
-    return have[0] or (have[1] and have[2])
+    have = (os.path.isfile(os.path.join(path, name)) for name in (RECORD, CONFIG, EVENTS))
+    return next(have) or (next(have) and next(have))
 
 
 def find(root: str | Path, name: str, paths: bool = False) -> Run:
@@ -369,7 +369,7 @@ def _sample(path: Path, event: SampleEvent | None) -> Sample:
 
 
 def _created(run: Run) -> float:
-    return record.number(run.record(), "created") or _time(run.path)
+    return record.created(run.record_path) or _time(run.path)
 
 
 def _entries(folder: Path) -> list[Path]:

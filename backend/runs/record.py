@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -69,6 +70,21 @@ def number(record: Mapping, name: str) -> float:
     # beyond this a whole number has no float, and no time has a date
     good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
     return float(value) if good else 0.0  # type: ignore[arg-type]
+
+
+def created(path: Path) -> float:
+    """When the run of this record was made, in unix seconds; 0.0 where nothing says it."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0.0
+    return _created(str(path), status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=10_000)
+def _created(path: str, changed_ns: int, size: int) -> float:
+    # A page lists thousands of runs again and again: each record is read again once it has changed.
+    return number(read(Path(path)), "created")
 
 
 def update(path: Path, change: Callable[[dict], dict | None]) -> dict:

@@ -75,6 +75,7 @@ def start(
     run: Run | None = None,
     *,
     resume: bool = False,
+    changes: Mapping[str, str] | None = None,
     command: Sequence[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Run:
@@ -84,6 +85,8 @@ def start(
         config: the configuration or the path of its TOML; None for the one that ``run`` already holds.
         run: an existing run folder; a new one is made from ``config`` when None.
         resume: continue from the run's saved state.
+        changes: settings of a resumed run that are replaced from there on, by path, as a command line has them. The
+            trainer writes them into the run's settings once nothing refuses them.
         command: the whole command as a list, for a trainer other than ``python -m backend.train``.
         environment: variables to set in addition to this process's own.
 
@@ -100,6 +103,7 @@ def start(
         _let_leave(run)
     if command is None:
         command = [sys.executable, "-m", "backend.train", "--run", str(run.path), *(["--resume"] if resume else [])]
+        command += [f"--{path}={value}" for path, value in (changes or {}).items()]
     word = run.prepare_start(list(command))
     try:
         with open(run.log_path, "ab") as output:

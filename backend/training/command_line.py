@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from backend.config.load import Loaded, load, ready
 from backend.config.schema import Config
 from backend.plan import base_model_check
 from backend.runs.folder import Run, find
+from backend.runs.process import START
 
 _OWN = ("run", "resume", "help")
 
@@ -58,9 +60,10 @@ def read_arguments(arguments: Sequence[str]) -> Command:
 def open_run(command: Command) -> Opened:
     """The run, made if it is new. Refused, RunError or WriteFailed where there is none to train."""
     if command.run is not None:
-        if command.config is not None or command.overrides:
+        run, resume = Run(command.run), command.resume is not None
+        if command.config is not None or (command.overrides and not resume):
             raise Refused("--run takes the settings from the run's own config.toml", "Leave the others out.")
-        return Opened(run=Run(command.run), resume=command.resume is not None)
+        return Opened(run=run, resume=resume, changed=_changed(run, command.overrides) if command.overrides else None)
     if command.resume:
         if command.config is not None:
             remedy = f"Leave {command.config} out, or start a new run."
@@ -120,7 +123,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _changed(run: Run, overrides: dict[str, str]) -> Config:
     """The run's settings, some replaced for the rest of it, such as a later end. Nothing is written yet."""
-    run.refuse_second(run.record())
+    # where the page starts it, the run is reserved for this very process
+    run.refuse_second(run.record(), os.environ.get(START) if run.is_spawned() else None)
     loaded = load(run.config_path, overrides)
     return _usable(loaded, [*loaded.problems, *(ready(loaded.config) if loaded.config else [])])
 

@@ -97,6 +97,6 @@ def _warn_of_no_step(run: Run, trainer: Trainer, events: EventWriter) -> None:
     """A resume that had no step to do says so: "done" alone looks like a training."""
     done, length = trainer.position.step, trainer.total_steps
     text = f"Nothing was trained: the run has done {done} steps already, and its length is {length} steps."
-    remedy = f"To train longer: launcher.py train --resume {run.name} --max_train_steps N, with a larger N."
+    remedy = f"To train longer: launcher.py resume {run.name} --steps N, with a larger N."
     events.write(WarningEvent(text=text, remedy=remedy))
     log.warning("%s %s", text, remedy)

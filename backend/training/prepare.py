@@ -40,6 +40,7 @@ from backend.training.compile_progress import CompileProgress
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes, warmed_compiler
 from backend.training.data_digests import data_digests
 from backend.training.encoding import encode
+from backend.training.environment_event import write_environment
 from backend.training.full_weights import rows_digest
 from backend.training.gathering import compute_dtype, gather
 from backend.training.inputs import Inputs
@@ -88,6 +89,7 @@ def prepare(
     compiler = warmed_compiler(cfg)
     inputs = with_products(context, gather(cfg, events, requests), state is not None)
     others = _start_others(context, inputs, gpus) if ranks.count > 1 else None
+    write_environment(events, inputs.device)
     with oom.explained(events, inputs.expected):
         encode(inputs, events, requests)
     events.write(PhaseEvent(phase="load", done=0, total=None, eta_s=None))

@@ -128,7 +128,11 @@ def sentence_texts() -> Iterator[tuple[str, str]]:
 
 def all_texts() -> dict[str, str]:
     """Place by text, each text once; nouns of numbers are in `all_counts`."""
-    pairs = [*form_texts(), *((each.text, place) for each, place in script_texts() if not each.count), *sentence_texts()]
+    pairs = [
+        *form_texts(),
+        *((each.text, place) for each, place in script_texts() if not each.count),
+        *sentence_texts(),
+    ]
     return {text: place for text, place in reversed(pairs)}
 
 

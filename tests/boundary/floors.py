@@ -64,8 +64,8 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "launcher": (
         *("backend.train", "backend.plan", "backend.importers", "backend.doctor", "backend.demo"),
         *("backend.bench", "backend.runs", "backend.doctor.cache", "backend.preview", "backend.queue"),
-        *("backend.lora_tools", "backend.publish", "backend.plan.finish", "backend.plan.tune"),
-        "backend.captioning",
+        *("backend.lora_tools", "backend.publish", "backend.publish.run_report", "backend.plan.finish"),
+        *("backend.plan.tune", "backend.captioning", "backend.training.resume"),
     ),
     "gui.caption_job": ("backend.captioning.worker",),
     "gui.compile_routes": ("backend.doctor.cache",),
@@ -74,6 +74,7 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "gui.form_routes": ("backend.doctor",),
     "gui.lora_routes": ("backend.lora_tools",),
     "gui.publish_routes": ("backend.publish",),
+    "gui.report_routes": ("backend.publish.run_report",),
     "gui.tune_routes": ("backend.plan.tune",),
     "gui.thumbnails": ("backend.dataset.thumbnails",),
     "backend.bench.inference.__main__": ("backend.bench.inference.worker",),

@@ -12,9 +12,11 @@ from playwright.sync_api import Browser, Page, expect
 from backend.base.paths import PROJECT_ROOT
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
+from backend.runs.notes import read_notes
 from backend.runs.supervise import start as start_run
 from backend.runs.supervise import stop
 from tests.browser.conftest import Server, Watched, few_pictures, field, go_to, load_preset, tab, type_in, wait_for
+from tests.gui.conftest import make_run
 
 PANEL = """() => ({
   step: document.querySelector("#stat-step .stat-value").textContent,
@@ -158,7 +160,47 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
     card.get_by_text("Check", exact=True).first.click()
     keys = len(safetensors_names(lora))
     expect(page.locator(".lora-file tr", has_text="ComfyUI")).to_contain_text(f"{keys} of {keys}", timeout=120_000)
+    find_tag_and_compare(page, run, make_run(own_server.runs, "other", steps=24))
     assert held.said == [] and other.said == []
+
+
+def find_tag_and_compare(page: Page, run: Run, other: Run) -> None:
+    """Search by the keyboard, a tag that the folder keeps, two runs compared, the report, and a longer training."""
+    card = page.locator(f".run-card[data-run='{run.name}']")
+    tag = card.get_by_placeholder("Add tag")
+    tag.fill("first try")
+    tag.press("Enter")
+    wait_for(lambda: read_notes(run).tags == ("first try",), 20)
+    expect(card.locator(".run-tag")).to_contain_text("#first try")
+    page.locator("h2").first.click()
+    page.keyboard.press("/")
+    page.keyboard.type('tag:"first try" finished')
+    expect(page.locator("#library-count")).to_contain_text("1 of ")
+    expect(page.locator(".run-card")).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(page.locator(f".run-card[data-run='{other.name}']")).to_have_count(1)
+    for each in (run, other):
+        page.get_by_label(f"Compare {each.name}").check()
+    page.click("#library-compare")
+    expect(page.locator("#compare-plot canvas")).to_have_count(1)
+    expect(page.locator("tr[data-row='network.network_dim'] td")).to_have_count(2)
+    best = min(event["loss"] for event in events_of(other, "validation"))
+    expect(page.locator("tr[data-row='Best held-out loss'] td").last).to_contain_text(f"{best:.5f}")
+    page.select_option("#compare-by", "time")
+    page.click("#compare-close")
+    with page.expect_popup() as popup:
+        card.get_by_text("Report", exact=True).click()
+    expect(popup.value.locator("h1")).to_have_text(run.name, timeout=60_000)
+    expect(popup.value.locator("body")).to_contain_text("SHA-256")
+    popup.value.close()
+    card.get_by_text("Train further", exact=False).click()
+    page.fill("#further-length", "26")
+    expect(page.locator("#further-sentences")).to_contain_text("after step 24 of 26")
+    expect(page.locator("#further-rates polyline")).to_have_count(1)
+    page.click("#further-start")
+    page.wait_for_function("window.monotile.currentTab() === 'Run'")
+    wait_for(lambda: run.status().state == "done" and run.status().step == 26, 240, lambda: run.log_path.read_text())
+    assert len(run.checkpoints()) >= 2 and "max_train_steps = 26" in run.config_path.read_text()
 
 
 def safetensors_names(path: Path) -> frozenset[str]:

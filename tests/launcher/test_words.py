@@ -15,8 +15,21 @@ import pytest
 from backend.setup import pip, requirements, system
 from tests.tiny.clone import ROOT, Clone, base_python
 
-COMMANDS = ["gui", "train", "sample", "lora", "caption", "publish", "plan", "finish", "tune", "import", "doctor", "demo"]
-COMMANDS += ["test", "bench", "status", "stop", "logs", "queue", "cache"]
+COMMANDS = [
+    "gui",
+    "train",
+    "resume",
+    "sample",
+    "lora",
+    "caption",
+    "publish",
+    "report",
+    "plan",
+    "finish",
+    "tune",
+    "import",
+]
+COMMANDS += ["doctor", "demo", "test", "bench", "status", "stop", "logs", "queue", "cache"]
 
 
 def pythons() -> list[Path]:
@@ -112,7 +125,7 @@ def test_each_command_has_its_help_in_this_environment(command: str) -> None:
     ("arguments", "words"),
     [
         (["trian"], "There is no command 'trian'. Did you mean 'train'?"),
-        (["zzz"], "Commands: gui, train, sample"),
+        (["zzz"], "Commands: gui, train, resume"),
         (["my.toml"], "python3 launcher.py train my.toml"),
         (["--torch-index"], "--torch-index needs a web address after it."),
         (["gui", "--wheels", "--no-browser"], "--wheels needs a folder after it."),

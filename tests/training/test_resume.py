@@ -108,7 +108,7 @@ def test_a_finished_run_that_is_extended_keeps_the_older_lora_under_another_name
     assert code == 0 and run.status().step == STEPS
     assert [path.name for path in run.checkpoints_dir.iterdir()] == ["tiny.safetensors"]
     (warning,) = [event for event in events(run, "warning") if "Nothing was trained" in event["text"]]
-    assert f"{STEPS} steps already" in warning["text"] and "--max_train_steps" in warning["remedy"]
+    assert f"{STEPS} steps already" in warning["text"] and "--steps N" in warning["remedy"]
     text = run.config_path.read_text().replace(f"max_train_steps = {STEPS}", f"max_train_steps = {STEPS + 2}")
     run.config_path.write_text(text)
     _, code = train_here(cfg, run, resume=True)

@@ -25,6 +25,7 @@ from backend.runs.events.compile_kinds import (
     GraphEvent,
     RecompileEvent,
 )
+from backend.runs.events.environment import EnvironmentEvent
 from backend.runs.events.event import Event, Json
 from backend.runs.events.validation import AverageEvent, BestEvent, EarlyStopEvent, OverfitEvent
 
@@ -284,7 +285,8 @@ class DoneEvent(Event):
 
 
 KINDS: tuple[type[Event], ...] = (
-    *(PhaseEvent, PlanEvent, StepTotalEvent, MemoryEstimateEvent, MemoryPeakEvent, SwapEvent, ProcessesEvent),
+    *(EnvironmentEvent, PhaseEvent, PlanEvent, StepTotalEvent, MemoryEstimateEvent, MemoryPeakEvent, SwapEvent),
+    ProcessesEvent,
     *(ValidationEvent, BestEvent, EarlyStopEvent, OverfitEvent, AverageEvent, PictureLossesEvent),
     *(SampleEvent, CheckpointEvent, StateEvent),
     *(CompilingEvent, CompileStateEvent, CompiledShareEvent, GraphEvent),
