@@ -206,13 +206,22 @@ class RunFacts:
             "warnings": [*self.warnings, *self._overfit_warnings()],
             "memory": self._memory(),
             "swap": _timed(self.swap),
-            "processes": [] if self.processes is None else self.processes.processes,
+            "processes": [] if self.processes is None else [*filter(_is_place, self.processes.processes or [])],
             "result": _timed(self.result),
         }
 
     def _memory(self) -> dict[str, Any] | None:
         estimate = _shown(self.estimate, ("headline", "allocated", "ram_total", "verdict"))
         return estimate if self.peak is None else (estimate or {}) | (_timed(self.peak) or {})
+
+
+def _is_place(place: Any) -> bool:
+    """Whether an entry of a `ProcessesEvent`, which is a file's, is one."""
+    return (
+        isinstance(place, dict)
+        and isinstance(place.get("device"), str)
+        and all(isinstance(place.get(name), int) for name in ("memory", "total"))
+    )
 
 
 def _shown(event: Event | None, names: tuple[str, ...]) -> dict[str, Any] | None:

@@ -232,6 +232,11 @@ export interface Validation {
   // Of training pictures, measured for comparison.
   trained: boolean;
 }
+export interface ProcessPlace {
+  device: string;
+  memory: number;
+  total: number;
+}
 export interface RunFacts {
   plan: { compile?: boolean; graphs?: { planned: number }; steps?: { epochs: number } } | null;
   compile: {
@@ -273,7 +278,7 @@ export interface RunFacts {
   memory: { headline?: string; words?: string; ram_peak?: number; ram_estimated?: number } | null;
   swap: { blocks: number; of: number; host: number; step_limit_seconds: number } | null;
   // Of several that train together; none where one trains by itself.
-  processes: { device: string; memory: number; total: number }[];
+  processes: ProcessPlace[];
 }
 export interface PublishState {
   state: "idle" | "running" | "done" | "failed";

@@ -63,8 +63,7 @@ def assemble(
 
     metrics: None in a process that trains beside the first one, which keeps numbers, measures, draws and saves alone.
     """
-    cfg, accelerator = inputs.cfg, forward.accelerator
-    encoders = trainable.encoders
+    cfg, accelerator, encoders = inputs.cfg, forward.accelerator, trainable.encoders
     step_log = StepLog(
         write=_no_row if metrics is None else row_writer(context.run, metrics, cfg.logging.tensorboard, context.stack),
         measure=monitor.measure,
@@ -73,13 +72,10 @@ def assemble(
     )
     loader = context.stack.enter_context(make_loader(inputs, context.events, counter.processes))
     conditioning = ConditioningEncoder(device=inputs.device, encode=None if encoders is None else encoders.encode)
-    saver: Saver | Following
-    between_steps: BetweenSteps | Following
-    saver = between_steps = Following()
+    saver: Saver | Following = Following()
+    between_steps: BetweenSteps | Following = Following()
     if metrics is not None:
         saver = _saver(context, inputs, trainable, counter, fingerprint, accelerator, metrics)
-        if not inputs.full:
-            report_problems(save_problems(context.run, cfg, trainable.weights, trainable.files), context.events)
         between_steps = _between_steps(
             context, inputs, trainable, forward, counter, conditioning, loader, step_log, saver, monitor
         )
@@ -127,6 +123,9 @@ def _saver(
     metrics: MetricsWriter,
 ) -> Saver:
     model = inputs.cfg.model
+    if not inputs.full:
+        problems = save_problems(context.run, inputs.cfg, trainable.weights, trainable.files)
+        report_problems(problems, context.events)
     hashes = ModelHashes(resolve(model.base_model) if model.base_model else None)
     context.stack.callback(hashes.stop)
     return Saver(

@@ -14,6 +14,7 @@ from backend.runs.folder import Run
 from backend.training import oom
 from backend.training.expected_memory import compare_with_peak
 from backend.training.loop import Ending, train
+from backend.training.ranks.others import OtherEnded
 from backend.training.requests import StopRequested
 from backend.training.rescue import ended, keep, keep_good, survived
 from backend.training.step_log import NotFinite
@@ -76,7 +77,8 @@ def _train(trainer: Trainer, events: EventWriter) -> Ending:
     except NotFinite as lost:
         raise _without_numbers(trainer, lost) from lost
     except (Exception, SystemExit) as error:
-        if isinstance(error, RuntimeError | MemoryError | OSError) and oom.is_out_of_memory(error):
+        own = isinstance(error, RuntimeError | MemoryError | OSError) and not isinstance(error, OtherEnded)
+        if own and oom.is_out_of_memory(error):
             kept = partial(keep, trainer, error)
             raise oom.explanation(error, events, trainer.expected, trainer.shape_words(), kept) from error
         if trainer.position.is_start:

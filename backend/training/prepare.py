@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -93,10 +95,12 @@ def prepare(
     with oom.explained(events, inputs.expected):
         encode(inputs, events, requests)
     events.write(PhaseEvent(phase="load", done=0, total=None, eta_s=None))
-    port = ranks.open() if others is not None else 0
+    store = ""
     if others is not None:
-        others.go(Go(port=port, state=None if state is None else str(state), products=inputs.product_way))
-    loaded = load(context, inputs, port, state)
+        folder = stack.enter_context(TemporaryDirectory(prefix="monotile-", ignore_cleanup_errors=True))
+        store = os.path.join(folder, "store")
+        others.go(Go(store=store, state=None if state is None else str(state), products=inputs.product_way))
+    loaded = load(context, inputs, store, state)
     step = loaded.position.step
     if state:
         stand_on(state)
@@ -121,17 +125,17 @@ def _start_others(context: RunContext, inputs: Inputs, gpus: str | None) -> Othe
     return others
 
 
-def load(context: RunContext, inputs: Inputs, port: int, state: Path | None) -> Loaded:
+def load(context: RunContext, inputs: Inputs, store: str, state: Path | None) -> Loaded:
     """Load what is trained, wait for the processes that train it too, and continue from `state`, if there is one.
 
-    port: by which they find each other.
+    store: the file in which they find each other.
     """
     accelerator = make_accelerator(inputs)
     with oom.explained(context.events, inputs.expected):
         trainable = load_trainable(inputs, accelerator, context.events, context.stack)
     context.requests.check()
     fingerprint = _fingerprint(inputs, trainable)
-    context.ranks.join(port, inputs.device, repr(fingerprint), context.requests.check)
+    context.ranks.join(store, inputs.device, repr(fingerprint), context.requests.check)
     position = Position()
     if state is not None:
         parts, warn = trainable.parts(accelerator), partial(_warn, context.events)

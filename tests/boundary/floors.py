@@ -79,6 +79,8 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "gui.thumbnails": ("backend.dataset.thumbnails",),
     "backend.bench.inference.__main__": ("backend.bench.inference.worker",),
     "backend.bench.processes": ("backend.bench.worker",),
+    "backend.bench.several": ("backend.train",),
+    "backend.training.ranks.others": ("backend.training.ranks",),
     "backend.bench.rehearsal.__main__": ("backend.bench.rehearsal.base_model",),
     "backend.bench.rehearsal.trial": ("backend.train",),
     "backend.doctor.__main__": ("backend.doctor.probe",),

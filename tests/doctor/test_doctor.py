@@ -102,6 +102,10 @@ def test_torch_that_does_not_load_or_is_old_is_told() -> None:
 def test_gpu_states() -> None:
     good = by_name(doctor._gpu(GPU, "580.1"))
     assert good["GPU"].text == "NVIDIA H100, 80 GiB, compute capability 9.0" and good["Driver"].text == "NVIDIA 580.1"
+    assert "GPUs" not in good
+    several = {**GPU, "gpus": [{"name": "NVIDIA H100", "bytes": 80 * 2**30}] * 2}
+    listed = by_name(doctor._gpu(several, "580.1"))["GPUs"].text
+    assert listed.startswith("2, ") and "1: NVIDIA H100, 80 GiB" in listed and "num_processes" in listed
     assert doctor._gpu({"cuda_build": None}, "580.1")[0].state == "fail"
     assert "without CUDA" in doctor._gpu({"cuda_build": None}, "580.1")[0].text
     assert "does not work with this torch (CUDA 13.0)" in doctor._gpu({"cuda_build": "13.0"}, "400.2")[0].text

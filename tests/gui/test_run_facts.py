@@ -19,6 +19,7 @@ from backend.runs.events.kinds import (
     MemoryPeakEvent,
     PhaseEvent,
     PlanEvent,
+    ProcessesEvent,
     RecompileEvent,
     ResumedEvent,
     SwapEvent,
@@ -99,8 +100,10 @@ def test_conclusions_of_validations_stand_until_they_are_taken_back() -> None:
 
 def test_the_page_reads_names_that_are_given() -> None:
     compared = (BestEvent(step=4, loss=0.5), EarlyStopEvent(step=9), AverageEvent(step=9, file="x"))
-    memory = (MemoryEstimateEvent(), MemoryPeakEvent(), SwapEvent())
+    places = [{"device": "CPU", "memory": 1, "total": 2}, None, {"device": 3}]
+    memory = (MemoryEstimateEvent(), MemoryPeakEvent(), SwapEvent(), ProcessesEvent(processes=places))
     whole = facts(*COMPILED, PlanEvent(), *memory, *compared, DoneEvent()).to_dict()
+    assert whole["processes"] == places[:1]
     declared = re.search(r"export interface RunFacts \{(.*?)\n\}", SERVER.read_text(encoding="utf-8"), re.DOTALL)
     assert declared is not None
     listed = {"samples", "checkpoints", "pictures"}  # of the folders, which the events alone don't show

@@ -58,6 +58,13 @@ def test_r7_through_the_whole_plan() -> None:
     assert (static.steps.batches_per_epoch, static.steps.left_per_epoch) == (15, 3)
 
 
+def test_each_process_takes_batches_of_its_own() -> None:
+    counts = steps([12], max_epochs=5, accumulation=2, processes=3)
+    assert (counts.steps, counts.batches_over, counts.images_per_step) == (2, 3, 24)
+    assert counts.sentence().endswith("= 15 batches / accumulation 2 x 3 processes = 2 steps (3 left over)")
+    assert steps([8], max_steps=4, max_epochs=None, processes=2).epochs == 4
+
+
 def test_steps_asked_for() -> None:
     counts = steps([8, 8], max_steps=100, max_epochs=None, accumulation=3)
     assert (counts.steps, counts.batches, counts.batches_over) == (100, 300, 0)

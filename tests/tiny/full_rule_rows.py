@@ -58,11 +58,6 @@ FULL_ROWS: list[tuple[Values, str, str]] = [
         "sums those of 2 batches",
     ),
     (
-        {**FULL, "optimizer.fused_backward": True, "training.num_processes": 2},
-        "training.num_processes",
-        "2 processes take the mean",
-    ),
-    (
         {**FULL, "optimizer.fused_backward": True, "training.mixed_precision": "fp16"},
         "optimizer.fused_backward",
         "loss scaling",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.tiny.caption_rule_rows import CAPTION_ROWS
 from tests.tiny.full_rule_rows import FULL_ROWS
+from tests.tiny.process_rule_rows import PROCESS_ROWS
 from tests.tiny.rule_values import (
     AVERAGED,
     BOTH,
@@ -23,6 +24,7 @@ from tests.tiny.rule_values import (
 BROKEN: list[tuple[Values, str, str]] = [
     *FULL_ROWS,
     *CAPTION_ROWS,
+    *PROCESS_ROWS,
     *(
         ({**BOTH, **values}, f"saving.{name}", "takes one LoRA file")
         for name, values in (
@@ -203,18 +205,6 @@ BROKEN: list[tuple[Values, str, str]] = [
         "overwrites",
     ),
     ({"compile.compile_backend": "cudagraphs"}, "compile.compile_backend", "may be unsafe"),
-    (
-        {"compile.compile_backend": "cudagraphs", "training.num_processes": 2},
-        "compile.compile_backend",
-        "several processes (2)",
-    ),
-    ({"compile.cuda_graphs": "on", "training.num_processes": 2}, "compile.cuda_graphs", "several processes (2)"),
-    (
-        {"compile.compile_mode": "max-autotune", "training.num_processes": 2},
-        "compile.compile_mode",
-        "several processes (2)",
-    ),
-    ({"memory.blocks_to_swap": 3, "training.num_processes": 2}, "training.num_processes", "a copy of the 3"),
     (
         {"compile.compile_mode": "max-autotune", "compile.cuda_graphs": "off"},
         "compile.compile_mode",

@@ -33,6 +33,26 @@ def test_batches_steps_and_epochs_are_counted_over_the_borders_of_epochs() -> No
     assert at.position.step_epoch == 2 and at.position.seconds > 0
 
 
+@pytest.mark.parametrize(("processes", "accumulation"), [(2, 1), (3, 2), (7, 1), (4, 3)])
+def test_several_processes_read_each_batch_once_in_order(processes: int, accumulation: int) -> None:
+    """Three batches an epoch, so that a round may hold the end of one, or whole ones."""
+    at = PositionCounter(position=Position(), batches_per_epoch=3, processes=processes)
+    read, epochs = [], []
+    for _ in range(6):
+        for _ in range(accumulation):
+            at.begin_batch()
+            read += [at.position.after_batches(rank, 3) for rank in range(processes)]
+            at.count_batch()
+        at.finish_step()
+        at.count_step()
+        epochs += at.count_epochs()
+    count = 6 * accumulation * processes
+    assert [(place.epoch, place.batch) for place in read] == [divmod(number, 3) for number in range(count)]
+    assert epochs == list(range(1, count // 3 + 1)) and at.position.step == 6
+    back = Position(step=5, epoch=2, batch=1, micro=5, loss_sum=1.0).without_step(3)
+    assert back == Position(step=5, epoch=0, batch=2)
+
+
 def test_a_step_that_is_given_up_takes_neither_time_nor_smoothed_loss_with_it() -> None:
     at = counter(step=4, epoch=1, batch=1)
     at.begin_batch()

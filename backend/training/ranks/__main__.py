@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from contextlib import ExitStack
+from queue import SimpleQueue
 from typing import TextIO
 
 from backend.config.schema import Config, by_path, get
@@ -36,15 +37,14 @@ def main() -> int:
     run.log_path = run.rank_log_path(rank)
     configure_logging(run, cfg.logging.log_level)
     set_environment(cfg)
+    lines: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_read, args=(lines,), name="first process", daemon=True).start()
     try:
         with imports_without_gc():
             from backend.training.ranks.follow import follow
-        line = sys.stdin.readline()
-        if not line:
-            return 0
-        threading.Thread(target=_end_with_first, name="first process", daemon=True).start()
+        go = Go(**json.loads(lines.get()))
         with ExitStack() as stack:
-            follow(run, cfg, rank, Go(**json.loads(line)), stack)
+            follow(run, cfg, rank, go, stack)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the first process has to know
         log.error("%s", "".join(traceback.format_exception(error)).rstrip())
         diagnosis = explain(error, {path: get(cfg, path) for path in by_path()})
@@ -69,9 +69,10 @@ def _ignore_signals() -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-def _end_with_first() -> None:
-    while sys.stdin.read(1):
-        pass
+def _read(lines: SimpleQueue[str]) -> None:
+    """Hand on what the first process says, and end with it."""
+    for line in sys.stdin:
+        lines.put(line)
     os._exit(0)
 
 

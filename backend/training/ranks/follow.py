@@ -51,7 +51,7 @@ def follow(run: Run, cfg: Config, rank: int, go: Go, stack: ExitStack) -> None:
     cache = cache_folder(cfg.compile)
     compiler = warmed_compiler(cfg)
     inputs = replace(gather(cfg, events, requests), product_way=go.products)
-    loaded = load(context, inputs, go.port, None if go.state is None else Path(go.state))
+    loaded = load(context, inputs, go.store, None if go.state is None else Path(go.state))
     trainer = ready(context, inputs, loaded, compiler, cache, metrics=None)
     try:
         log.info("%s", train(trainer))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,14 +21,14 @@ from backend.memory.seeds import generator
 
 log = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"
 COMPARE_STEPS = 100
-"""Steps between two comparisons of the weights, which are equal unless the GPUs compute differently."""
+"""Steps between two looks at all processes: their memory, and their weights, equal unless GPUs compute differently."""
 
 # The others wait in it while the first process validates, draws or saves; a process that ends is noticed at once.
 _PATIENCE = timedelta(days=30)
 _BUCKET = 1 << 24
 """Numbers that are exchanged at once; larger tensors go by themselves."""
+_LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 _NOTICED_S = 10.0
 _LOOK_S = 0.05
 
@@ -45,7 +47,6 @@ class Ranks:
     """Whether the run ends before its length, as all know."""
     torn: bool = False
     """Whether an exchange of gradients was broken off: the weights are then of no whole step."""
-    _store: dist.TCPStore | None = None
     _gradients: dist.ProcessGroup | None = None
     _exchanged: torch.cuda.Event | None = None
     _left: bool = False
@@ -55,38 +56,32 @@ class Ranks:
         """Whether this process is the run's."""
         return self.rank == 0
 
-    def open(self) -> int:
-        """Open the port on this machine by which the others find the first process; its number."""
-        self._store = dist.TCPStore(HOST, 0, self.count, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
-        return self._store.port
-
-    def join(self, port: int, device: torch.device, identity: str, check: Callable[[], object]) -> None:
+    def join(self, file: str, device: torch.device, identity: str, check: Callable[[], object]) -> None:
         """Wait until all are ready to train, and connect them.
 
-        identity: of what this process trains; Failed where it differs between them. check: called while it waits.
+        file: of the first process's making, in which they find each other. identity: of what this process trains;
+        Failed where it differs between them. check: called while it waits.
         """
         if self.count == 1:
             return
-        if self._store is None:
-            self._store = dist.TCPStore(HOST, port, self.count, wait_for_workers=False, timeout=_PATIENCE)
+        # nobody on the network shall reach them
+        if sys.platform in _LOOPBACK:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])
+        store = dist.FileStore(file, self.count)
         own = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
-        self._store.set(f"ready {self.rank}", own)
+        store.set(f"ready {self.rank}", own)
         for other in range(self.count):
-            self._wait_for(f"ready {other}", check)
-            if self._store.get(f"ready {other}").decode() != own:
+            while not store.check([f"ready {other}"]):
+                check()
+                self._raise_failure()
+                time.sleep(_LOOK_S)
+            if store.get(f"ready {other}").decode() != own:
                 text = f"Process {other} has other pictures or another base model than process {self.rank}."
                 raise Failed(text, "Leave the files alone while a run starts, and start again.")
-        dist.init_process_group("gloo", store=self._store, rank=self.rank, world_size=self.count, timeout=_PATIENCE)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.count, timeout=_PATIENCE)
         if device.type == "cuda" and dist.is_nccl_available():
             self._gradients = dist.new_group(backend="nccl")
         log.info("Process %d of %d is ready on %s", self.rank, self.count, device)
-
-    def _wait_for(self, key: str, check: Callable[[], object]) -> None:
-        assert self._store is not None
-        while not self._store.check([key]):
-            check()
-            self._raise_failure()
-            time.sleep(_LOOK_S)
 
     def share(self, value: Any) -> Any:
         """What the first process gives, in all."""
@@ -206,7 +201,6 @@ class Ranks:
                 dist.destroy_process_group()
             except Exception as error:  # noqa: BLE001 - the run's result is safe already
                 log.debug("The processes could not be disconnected: %s", error)
-        self._store = None
 
 
 def _bits(tensor: Tensor) -> Tensor:

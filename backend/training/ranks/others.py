@@ -38,7 +38,8 @@ _TAIL = 30_000
 class Go:
     """What the other processes need to know once pictures and captions are encoded."""
 
-    port: int
+    store: str
+    """The file in which the processes find each other."""
     state: str | None
     """The folder of the state to continue from."""
     products: str | None
@@ -109,11 +110,11 @@ class Others:
             stream.flush()
 
     def _watch(self, rank: int, process: subprocess.Popen[str]) -> None:
-        said = _open(process.stdout).read()
+        report = _open(process.stdout).read()
         code = process.wait()
         if self._ending or code == 0:
             return
-        self._failure = self._failure or _reason(rank, said, code, self._run.rank_log_path(rank))
+        self._failure = self._failure or _reason(rank, report, code, self._run.rank_log_path(rank))
         log.error("%s", self._failure.text)
         # a first process that exchanges something on the CPU notices by itself
         wait = threading.Event()
@@ -122,18 +123,18 @@ class Others:
             self.on_failure()
 
 
-def _reason(rank: int, said: str, code: int, log_path: Path) -> Failed:
+def _reason(rank: int, report: str, code: int, log_path: Path) -> Failed:
     """Why process `rank` ended: as it says, or as its exit code and the end of its log tell."""
     name = f"Process {rank} of those that train together (its log: {log_path.name})"
     with suppress(ValueError, TypeError, KeyError):
-        line = json.loads(said)
+        line = json.loads(report)
         return OtherEnded(f"{name} failed: {line['text']}", line["remedy"], line["cause"], line["kind"])
     try:
         tail = log_path.read_bytes()[-_TAIL:].decode("utf-8", "replace")
     except OSError:
         tail = ""
-    found = diagnose(tail, code)
-    return OtherEnded(f"{name} ended: {found.text}", found.remedy, found.cause, found.kind)
+    diagnosis = diagnose(tail, code)
+    return OtherEnded(f"{name} ended: {diagnosis.text}", diagnosis.remedy, diagnosis.cause, diagnosis.kind)
 
 
 class OtherEnded(Failed):
