@@ -27,6 +27,7 @@ from backend.dataset.clips import probe as probe_clip
 from backend.dataset.file_lists import is_list, read_list
 from backend.dataset.images import BadImage, probe, read_picture
 from backend.dataset.items import CaptionRow, DatasetScan, Finding, FolderReport, Item, Scan
+from backend.dataset.known_looks import looks_of
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
 from backend.dataset.scan_captions import by_lower_ending, caption_files, finished, read_all
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
@@ -159,7 +160,9 @@ def _give_masks(
     if spec.alpha_mask:
         for picture in own:
             picture.mask = masks.of_alpha(picture.measured)
-    return masks.pair(own, spec, partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers))
+    memory = ScanCache(cache_dir)
+    findings = masks.pair(own, spec, partial(_measure, memory=memory, progress=None, workers=workers))
+    return [*findings, *masks.nearly_black(own, spec, partial(looks_of, memory=memory, workers=workers))]
 
 
 def folder_specs(cfg: Config) -> list[FolderSpec]:
@@ -302,7 +305,9 @@ def _measure_one(path: Path, clips: bool = False) -> tuple[Stamp | None, Measure
     except BadImage as error:
         return stamp, Measured(fault=str(error))
     key = hashlib.sha256(data).hexdigest()
-    measured = Measured(key, seen.width, seen.height, seen.has_alpha, seen.animated, profile=seen.profile)
+    measured = Measured(
+        key, seen.width, seen.height, seen.has_alpha, seen.animated, profile=seen.profile, look=seen.look
+    )
     if not clips or not seen.animated:
         return stamp, measured
     try:
