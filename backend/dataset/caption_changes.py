@@ -92,7 +92,7 @@ def texts_of(places: Iterable[tuple[Path, str | None]]) -> dict[tuple[Path, str 
         except OSError as error:
             texts[path, None] = BadCaption(f"it can't be read ({error.strerror or error})")
     for path, entries in tables.items():
-        edits = RowEdits({entry: ((), ()) for entry in entries})
+        edits = RowEdits(dict.fromkeys(entries, ((), ())))
         fault: BadCaption | None = None
         try:
             edit_table(path.suffix.lower(), _table_text(captions.read_bytes(path)), edits)
