@@ -70,11 +70,40 @@ def text_of(path: Path, entry: str | None = None) -> str | None:
     data = _bytes_at(path)
     if data is None:
         return None
-    if entry is not None:
-        edits = RowEdits({entry: ((), ())})
-        edit_table(path.suffix.lower(), _table_text(data), edits)
-        return "\n".join(edits.before[entry]) if entry in edits.before else None
-    return _caption_in(path, data)
+    if entry is None:
+        return _caption_in(path, data)
+    edits = RowEdits({entry: ((), ())})
+    edit_table(path.suffix.lower(), _table_text(data), edits)
+    return "\n".join(edits.before[entry]) if entry in edits.before else None
+
+
+def texts_of(places: Iterable[tuple[Path, str | None]]) -> dict[tuple[Path, str | None], str | None | BadCaption]:
+    """`text_of` of many files and rows, each table read once; an error in place of what can't be read."""
+    texts: dict[tuple[Path, str | None], str | None | BadCaption] = {}
+    tables: dict[Path, list[str]] = {}
+    for path, entry in places:
+        if entry is not None:
+            tables.setdefault(path, []).append(entry)
+            continue
+        try:
+            texts[path, None] = text_of(path)
+        except BadCaption as error:
+            texts[path, None] = error
+        except OSError as error:
+            texts[path, None] = BadCaption(f"it can't be read ({error.strerror or error})")
+    for path, entries in tables.items():
+        edits = RowEdits(dict.fromkeys(entries, ((), ())))
+        fault: BadCaption | None = None
+        try:
+            edit_table(path.suffix.lower(), _table_text(captions.read_bytes(path)), edits)
+        except BadCaption as error:
+            fault = error
+        except OSError as error:
+            fault = BadCaption(f"it can't be read ({error.strerror or error})")
+        for entry in entries:
+            rows = "\n".join(edits.before[entry]) if entry in edits.before else None
+            texts[path, entry] = fault or rows
+    return texts
 
 
 def apply(
