@@ -28,9 +28,12 @@ export interface Draft {
   lacking: string[];
   lackingColumns: string[];
   parts: Record<string, string>;
+  level: Level;
   canUndo: boolean;
   canRedo: boolean;
 }
+// Which settings are shown.
+export type Level = "basic" | "all";
 export interface Preset {
   name: string;
   builtin: boolean;
@@ -52,6 +55,7 @@ export interface Setting {
   tab: string;
   group: string;
   folds: string[];
+  basic: boolean;
   name: string;
   label: string;
   help: string;
@@ -332,6 +336,7 @@ export interface Answers {
   "/plot/lr": { svg: string };
   "/machine": { tiles: { value: string; label: string }[]; rows: [string, string][]; notes: string[] };
   "/memory": MemoryFacts;
+  "/level": { level: Level };
   "/doctor": {
     state: string;
     text?: string;
