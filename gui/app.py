@@ -114,6 +114,8 @@ def make_app(
     store = RunStore(runs_folder, home.draft / "places.json", queue_folder.roots)
     actions = Actions(draft, store, presets.Shelf(user=home.presets))
     form_routes = FormRoutes(draft, store, actions.shelf)
+    if draft.is_new and store.runs():
+        draft.level = "all"  # somebody trained here before, from a terminal or by another data folder
     if home.first:
         actions.load_first(home.first)
 
@@ -213,6 +215,8 @@ def build(actions: Actions) -> gr.Blocks:
         with gr.Tabs(elem_id="tabs", selected="model", overflow_behavior="wrap"):
             for key, title in fields.TABS.items():
                 with gr.Tab(title, id=key, elem_id=f"tab-{key}", render_children=True):
+                    if any(group.tab == key for group in fields.GROUPS.values()):
+                        fields.slot(f"level-{key}", "level-slot")
                     _TABS[key].draw(widgets)
         _wire(page, actions, widgets, request, message)
     return page

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from backend.base.files import write_atomic
 from backend.base.paths import is_on_network
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _DRAFT_VERSION = 1
 _STEPS_BACK = 20
 _TABS_KEPT = 100
+Level = Literal["basic", "all"]
+"""Which settings the page shows: the basic ones, or all."""
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Draft:
         self._seen: dict[str | None, form.Values] = {}  # the form that each browser tab shows, as far as known
         self._typed: set[str] = set()  # folders of other machines that a person typed
         self.is_new = not self.path.exists()  # nobody has used this page yet
+        # who worked with all settings before there were levels is shown all of them
+        self.level: Level = "basic" if self.is_new else "all"
         self._restore()
 
     @property
@@ -84,6 +88,12 @@ class Draft:
             while len(self._seen) > _TABS_KEPT:
                 self._seen.pop(next(iter(self._seen)))
             return self.now.values
+
+    def show_level(self, level: Level) -> None:
+        """Show the basic settings, or all. Changes no value."""
+        with self.lock:
+            self.level = level
+            self._write()
 
     def untyped(self) -> list[str]:
         """Folders of other machines that a file put into the form and nobody typed: they are not to be opened."""
@@ -138,6 +148,7 @@ class Draft:
                 "family": str(self.now.values.get("model.family")),
                 "families": {name: row.title for name, row in FAMILIES.items()},
                 **_of_family(str(self.now.values.get("model.family")), str(self.now.values.get("training.kind"))),
+                "level": self.level,
                 "canUndo": bool(self.past),
                 "canRedo": bool(self.future),
             }
@@ -156,6 +167,7 @@ class Draft:
             "version": _DRAFT_VERSION,
             "now": asdict(self.now),
             "past": [asdict(shot) for shot in self.past],
+            "level": self.level,
         }
         content["typed"] = sorted(self._typed)
         try:
@@ -173,6 +185,7 @@ class Draft:
                 self.past = [_snapshot(shot) for shot in content.get("past", [])]
                 # A draft of an older version, without this list: its folders were opened then.
                 self._typed.update(map(str, content.get("typed", _on_network(self.now.values))))
+                self.level = content["level"] if content.get("level") in get_args(Level) else self.level
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:

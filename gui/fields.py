@@ -228,6 +228,7 @@ def search_index() -> list[dict[str, Any]]:
             "tab": TABS[group_of(setting).tab],
             "group": group_of(setting).title,
             "folds": _folds(setting),
+            "basic": setting.basic,
             "name": setting.name,
             "label": setting.label,
             "help": setting.help,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import psutil
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, Body, HTTPException, Query
 from fastapi.responses import Response
 
 from backend.base.errors import Refused
@@ -26,7 +26,7 @@ from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import gigabytes, memory_dict
 from gui import base_model, captions, fields, form, image_routes, messages, plots
 from gui.dataset_scan import PageScan
-from gui.draft import Draft
+from gui.draft import Draft, Level
 from gui.jobs import Job
 from gui.run_routes import Name, answer
 from gui.run_store import RunStore
@@ -80,6 +80,12 @@ class FormRoutes:
                 problems = [messages.problem_facts(Problem("model.base_model", None, text, remedy))]
                 return answer(base_model.facts(None) | {"path": untyped[0], "problems": problems})
             return answer(base_model.facts(self.config()))
+
+        @router.post("/level")
+        def level(level: Annotated[Level, Body(embed=True)]) -> Response:
+            """Show the basic settings or all of them, also to whoever opens this page next."""
+            self.draft.show_level(level)
+            return answer({"level": level})
 
         @router.get("/machine")
         def machine() -> Response:

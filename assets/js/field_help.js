@@ -4,8 +4,9 @@ import { el, whenPresent } from "./dom.js";
 import { fieldInput } from "./field_marks.js";
 import { pathInput } from "./path_input.js";
 import { on, pageState } from "./state.js";
+import "./help_popover.js";
 
-// The help is under the input. Long texts are cut to two lines, and shown whole while the field is used.
+// The help is under the input. Long texts are cut to two lines; help_popover.js shows them whole.
 const addHelp = (field) => {
   const setting = pageState.settings.find((s) => s.id === field.id);
   if (!setting || setting.kind === "tables" || field.querySelector(".mt-help")) return;

@@ -1,6 +1,7 @@
 // Shows a setting's field and puts the cursor in it, whatever hides it.
 
 import { fieldInput } from "./field_marks.js";
+import { seek } from "./settings_level.js";
 import { pageState } from "./state.js";
 import { openTab } from "./tabs.js";
 
@@ -11,13 +12,13 @@ export const goToField = async (id, tab) => {
   const number = ++jump;
   const setting = pageState.settings.find((s) => s.id === id);
   const title = tab || setting?.tab;
+  seek(id);
   for (const end = performance.now() + 20000; performance.now() < end && number === jump; ) {
     if (title) openTab(title);
     const shut = (setting?.folds || [])
       .map((fold) => /** @type {HTMLElement} */ (document.getElementById(fold)?.querySelector(".label-wrap")))
       .find((head) => !head?.classList.contains("open"));
     const field = document.getElementById(id);
-    field?.classList.add("sought");
     if (shut === undefined && field?.offsetParent && targetIn(field)) return arrive(field);
     shut?.click();
     await new Promise((resolve) => setTimeout(resolve, 120));

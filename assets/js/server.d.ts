@@ -30,9 +30,12 @@ export interface Draft {
   lacking: string[];
   lackingColumns: string[];
   parts: Record<string, string>;
+  level: Level;
   canUndo: boolean;
   canRedo: boolean;
 }
+// Which settings are shown.
+export type Level = "basic" | "all";
 export interface Preset {
   name: string;
   builtin: boolean;
@@ -54,6 +57,7 @@ export interface Setting {
   tab: string;
   group: string;
   folds: string[];
+  basic: boolean;
   name: string;
   label: string;
   help: string;
@@ -337,6 +341,7 @@ export interface Answers {
   "/plot/lr": { svg: string };
   "/machine": { tiles: { value: string; label: string }[]; rows: [string, string][]; notes: string[] };
   "/memory": MemoryFacts;
+  "/level": { level: Level };
   "/doctor": {
     state: string;
     text?: string;

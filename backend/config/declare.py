@@ -67,6 +67,8 @@ class Setting:
     """Names in other trainers: for hints, the search and imports."""
     advanced: bool
     """Shown below More on the page."""
+    basic: bool
+    """Shown at the page's basic level: what nearly every run sets."""
     nullable: bool
     required: bool = False
     """Of a column: every row must have it."""
@@ -84,6 +86,7 @@ def setting(
     unit: str | None = None,
     aliases: Iterable[str] = (),
     advanced: bool = False,
+    basic: bool = False,
     kind: Kind | None = None,
     choices: Iterable[str] | None = None,
     suggestions: Iterable[str] = (),
@@ -92,14 +95,18 @@ def setting(
     """Declare one setting; use it as the default of an annotated field of a ``Section``.
 
     default: value, or a callable that makes one (for lists and tables); without one, every row must have it.
+    advanced, basic: where the page shows it; see `Setting`. ValueError for both at once.
     kind: only where the annotation does not show it (``path``, ``text``). limits: pydantic's own (ge, min_length, ...).
     """
+    if advanced and basic:
+        raise ValueError(f"{label}: a basic setting is not below More")
     declared = {
         "label": label,
         "help": help,
         "unit": unit,
         "aliases": tuple(aliases),
         "advanced": advanced,
+        "basic": basic,
         "kind": kind,
         "choices": tuple(choices) if choices is not None else None,
         "suggestions": tuple(suggestions),
@@ -142,6 +149,7 @@ def _read(section: str, prefix: str, name: str, info: FieldInfo) -> Setting:
         unit=declared["unit"],
         aliases=declared["aliases"],
         advanced=declared["advanced"],
+        basic=declared["basic"],
         nullable=nullable,
         required=info.is_required(),
         suggestions=declared["suggestions"],

@@ -46,6 +46,7 @@ class CompileSection(Section):
         "1.4 to 1.5 times as fast, after a compile of about half a minute at the start. Without a compiler on "
         "the machine the run says so and trains without compile.",
         aliases=("torch_compile", "use_torch_compile", "compile_model", "enable_compile"),
+        basic=True,
     )
     compile_profile: Literal["custom", "balanced", "max_speed"] = setting(
         "custom",

@@ -125,6 +125,7 @@ class DatasetSection(Section):
         help="The folders to train on. Choose the main folder, not each 10_name inside it: the number in the name "
         "of such a sub-folder multiplies its repeats.",
         aliases=("train_data_dir", "datasets", "subsets", "concepts", "instance_data_dir", "image_directory"),
+        basic=True,
     )
     resolution: int = setting(
         1024,
@@ -135,6 +136,7 @@ class DatasetSection(Section):
         help="Every image is scaled to the area of a square with this side; a wide image keeps its shape at the "
         "same area. FLUX is made for 1024; 768 or 512 trains faster with less memory and learns less detail.",
         aliases=("max_resolution", "train_resolution", "image_size", "size"),
+        basic=True,
     )
     min_bucket_size: int = setting(
         256,
@@ -195,12 +197,14 @@ class DatasetSection(Section):
         help="Images that go through the model together in one step. A larger batch needs more memory; gradient "
         "accumulation has nearly the same effect on training without the memory.",
         aliases=("train_batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "bs"),
+        basic=True,
     )
     caption_extension: Annotated[str, AfterValidator(caption_ending)] = setting(
         ".txt",
         label="Caption extension",
         help="File ending of the captions, which are next to the images.",
         aliases=("caption_ext", "caption_extention", "caption_file_extension"),
+        basic=True,
     )
     trigger_word: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,
@@ -209,6 +213,7 @@ class DatasetSection(Section):
         help="Added at the start of every caption that does not contain it, so that this word triggers the LoRA in "
         "a prompt.",
         aliases=("instance_prompt", "trigger", "activation_text", "class_tokens"),
+        basic=True,
     )
     max_token_length: Annotated[int, AfterValidator(multiple_of(75))] = setting(
         75,

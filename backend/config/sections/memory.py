@@ -21,6 +21,7 @@ class MemorySection(Section):
         "same. A step can't be shorter than the copy; the log shows its time. In full fine-tuning what was "
         "trained goes back to RAM, with the optimizer's state, and fused_backward is needed.",
         aliases=("block_swap", "num_blocks_to_swap"),
+        basic=True,
     )
     swap_ring: int = setting(
         2,
@@ -106,6 +107,7 @@ class MemorySection(Section):
         "2.13 on GPUs older than Ada too. nf4 needs a quarter, with a visible loss of precision, and needs the "
         "package bitsandbytes. The LoRA itself stays float32.",
         aliases=("quantize_base", "base_dtype", "transformer_quantization", "quantization"),
+        basic=True,
     )
     base_compute: Literal["bf16", "int8", "fp8"] = setting(
         "bf16",

@@ -23,6 +23,7 @@ class ModelSection(Section):
         help="The architecture of the base model. It decides which parts the folder must have, which blocks are "
         "compiled and which layers get a LoRA.",
         aliases=("model_type", "model_arch", "architecture", "model_family", "arch"),
+        basic=True,
     )
     base_model: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Base model",
@@ -30,36 +31,42 @@ class ModelSection(Section):
         "safetensors file as its authors or ComfyUI publish it: flux1-dev.safetensors, or a whole SDXL or SD "
         "1.5 checkpoint. Choose below what the file does not contain. Nothing is downloaded.",
         aliases=("pretrained_model_name_or_path", "base_model_name", "name_or_path", "dit", "ckpt", "model_path"),
+        basic=True,
     )
     transformer_2: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Low-noise expert",
         help="The expert for low noise of Wan 2.2 14B, where the base model is the file of the one for high noise: "
         "wan2.2_t2v_low_noise_14B_fp16.safetensors, or a folder. A folder with both experts needs nothing here.",
         aliases=("low_noise_model", "dit_low_noise"),
+        basic=True,
     )
     text_encoder: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Text encoder",
         help="The text encoder, when the base model does not contain it or to use another one: a single file (for "
         "FLUX clip_l.safetensors) or its folder in diffusers layout.",
         aliases=("clip_l", "clip", "text_encoder_path", "text_encoder1", "qwen_vl"),
+        basic=True,
     )
     text_encoder_2: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Second text encoder",
         help="The second text encoder, when the base model does not contain it or to use another one: for FLUX "
         "t5xxl_fp16.safetensors or an fp8 version of it, for SDXL and SD3 the larger CLIP; or its folder.",
         aliases=("t5xxl", "t5", "clip_g", "text_encoder2"),
+        basic=True,
     )
     text_encoder_3: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Third text encoder",
         help="The third text encoder, when the base model does not contain it: for SD3 t5xxl_fp16.safetensors or an "
         "fp8 version of it, or its folder. SD3 also works without it, with its two CLIP encoders alone.",
         aliases=("text_encoder3",),
+        basic=True,
     )
     image_encoder: Annotated[str, AfterValidator(clean_path)] | None = optional_path(
         label="Image encoder",
         help="The encoder of the picture that a clip starts from, when the base model does not contain it: for Wan 2.1 "
         "image to video clip_vision_h.safetensors, or its folder.",
         aliases=("clip_vision", "clip_vision_path", "image_encoder_path"),
+        basic=True,
     )
     zero_cond_t: Literal["auto", "on", "off"] = setting(
         "auto",
@@ -89,6 +96,7 @@ class ModelSection(Section):
         help="The VAE, when the base model does not contain it or to use another one: a single file (for FLUX "
         "ae.safetensors) or its folder in diffusers layout.",
         aliases=("vae_path", "ae", "vae_override"),
+        basic=True,
     )
     variant: Annotated[str, AfterValidator(not_blank)] | None = setting(
         None,

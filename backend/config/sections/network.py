@@ -80,6 +80,7 @@ class NetworkSection(Section):
         help="Size of the LoRA. A higher rank can learn more and makes a larger file: 8 to 16 for a style or a "
         "character, 32 or more for many subjects at once.",
         aliases=("rank", "lora_rank", "lora_dim", "lora_r", "r", "linear", "dim"),
+        basic=True,
     )
     network_alpha: float = setting(
         16.0,
@@ -90,6 +91,7 @@ class NetworkSection(Section):
         "trains as with a lower learning rate. In some trainers 0 means 'the rank': write the rank itself "
         "here.",
         aliases=("lora_alpha", "alpha", "linear_alpha"),
+        basic=True,
     )
     network_dropout: float = setting(
         0.0,

@@ -57,6 +57,7 @@ class OptimizerSection(Section):
         "rate to 1. The schedulefree ones need no scheduler: set it to constant. Lion needs a third to a tenth "
         "of AdamW's learning rate. Upper and lower case are the same.",
         aliases=("optimizer_type", "optim", "optimizer_name"),
+        basic=True,
     )
     optimizer_args: Annotated[dict[str, Any], AfterValidator(keyword_table)] = setting(
         dict,
@@ -74,6 +75,7 @@ class OptimizerSection(Section):
         help="How far each step moves the weights. 1e-4 is good for most LoRAs; halve it when samples break down, "
         "double it when nothing is learned. prodigy finds its own rate and needs 1.",
         aliases=("lr", "unet_lr", "transformer_lr", "base_lr", "denoiser_lr"),
+        basic=True,
     )
     text_encoder_lr: float | None = setting(
         None,
@@ -138,6 +140,7 @@ class OptimizerSection(Section):
         "falls to the minimum. cosine_with_restarts: the same several times. polynomial: it falls with a "
         "power. rex: it falls late. A class path (package.Class) is possible too.",
         aliases=("lr_scheduler_type", "scheduler", "learning_rate_scheduler", "lr_schedule"),
+        basic=True,
     )
     lr_warmup: float = setting(
         0.05,
@@ -148,6 +151,7 @@ class OptimizerSection(Section):
         help="The learning rate rises from 0 over this first part of the run. Below 1 it is a share of all steps "
         "(0.05 is 5 %), from 1 on a number of steps. 0 starts at the full rate.",
         aliases=("lr_warmup_steps", "warmup_steps", "lr_warmup_ratio", "warmup_ratio", "learning_rate_warmup_steps"),
+        basic=True,
     )
     lr_scheduler_num_cycles: int = setting(
         1,

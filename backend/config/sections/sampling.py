@@ -121,6 +121,7 @@ class SamplingSection(Section):
         label="Sample prompts",
         help="Images that are sampled during training, each with its own settings.",
         aliases=("sample_prompts", "validation_prompt", "validation_prompts", "samples"),
+        basic=True,
     )
     sample_every_n_steps: int | None = setting(
         None,
@@ -129,6 +130,7 @@ class SamplingSection(Section):
         label="Sample every N steps",
         help="Samples all prompts every N steps. Empty: not by steps.",
         aliases=("sample_every", "sample_every_n", "validation_steps"),
+        basic=True,
     )
     sample_every_n_epochs: int | None = setting(
         None,
@@ -137,6 +139,7 @@ class SamplingSection(Section):
         label="Sample every N epochs",
         help="Samples all prompts every N epochs. Empty: not by epochs.",
         aliases=("validation_epochs",),
+        basic=True,
     )
     sample_at_start: bool = setting(
         False,

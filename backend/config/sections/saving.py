@@ -20,6 +20,7 @@ class SavingSection(Section):
         label="Output name",
         help="Name of the run and of the LoRA file.",
         aliases=("save_name", "job_name", "run_name", "lora_name", "name"),
+        basic=True,
     )
     output_dir: Annotated[str, AfterValidator(clean_path)] = setting(
         "runs",
@@ -38,6 +39,7 @@ class SavingSection(Section):
         help="Saves a LoRA file every N steps. Empty: not by steps. The run always saves at the end and when it is "
         "stopped.",
         aliases=("checkpointing_steps", "save_steps", "save_every", "save_model_every_n_steps"),
+        basic=True,
     )
     save_every_n_epochs: int | None = setting(
         None,
@@ -46,6 +48,7 @@ class SavingSection(Section):
         label="Save every N epochs",
         help="Saves a LoRA file every N epochs. Empty: not by epochs.",
         aliases=("save_model_every_n_epochs", "checkpointing_epochs"),
+        basic=True,
     )
     save_last_n: int | None = setting(
         None,
@@ -55,6 +58,7 @@ class SavingSection(Section):
         help="Keeps only the newest N of the LoRA files that are saved during the run. Empty keeps all. The final "
         "LoRA is always kept.",
         aliases=("save_last_n_steps", "save_last_n_epochs", "checkpoints_total_limit", "max_step_saves_to_keep"),
+        basic=True,
     )
     keep_best: bool = setting(
         False,

@@ -27,6 +27,7 @@ class TrainingSection(Section):
         "several times the memory and disk space. Settings of the LoRA then have no effect. A usual learning rate is "
         "1e-5, a tenth of that of a LoRA or less.",
         aliases=("training_kind", "training_type", "training_method", "full_finetune", "finetune", "train_type"),
+        basic=True,
     )
     full_weight_dtype: Literal["fp32", "bf16"] = setting(
         "fp32",
@@ -45,6 +46,7 @@ class TrainingSection(Section):
         help="Length of the run in optimizer steps. Empty: 1600, unless epochs are set. 1000 to 2000 are enough for "
         "a subject with ten to fifty images.",
         aliases=("max_steps", "train_steps", "num_train_steps", "total_steps", "steps", "iterations"),
+        basic=True,
     )
     max_train_epochs: int | None = setting(
         None,
@@ -54,6 +56,7 @@ class TrainingSection(Section):
         label="Max train epochs",
         help="Length of the run in passes over the data set, instead of steps. The plan shows how many steps this is.",
         aliases=("num_train_epochs", "epochs", "num_epochs", "epoch", "max_epochs"),
+        basic=True,
     )
     gradient_accumulation_steps: int = setting(
         1,
@@ -64,6 +67,7 @@ class TrainingSection(Section):
         help="Number of batches whose gradients are summed before the optimizer makes one step: the effect of a "
         "larger batch with the memory of a small one, in more time.",
         aliases=("gradient_accumulation", "grad_accum_steps", "accumulation_steps"),
+        basic=True,
     )
     num_processes: int = setting(
         1,
@@ -92,6 +96,7 @@ class TrainingSection(Section):
         help="The same seed and settings give the same first batch, noise and LoRA start, whatever is compiled or "
         "cached.",
         aliases=("training_seed", "random_seed", "manual_seed"),
+        basic=True,
     )
     gradient_checkpointing: bool = setting(
         True,
@@ -99,6 +104,7 @@ class TrainingSection(Section):
         help="Computes each block a second time in the backward pass instead of keeping its activations: much less "
         "memory, about a third more time for a step. Turn it off only if you have enough memory.",
         aliases=("use_gradient_checkpointing", "enable_gradient_checkpointing", "grad_checkpointing"),
+        basic=True,
     )
     ema: bool = setting(
         False,

@@ -26,6 +26,7 @@ class VideoSection(Section):
         "HunyuanVideo, 37 for FramePack. Memory and time grow with the length. 33 is often enough to learn a "
         "character or a style.",
         aliases=("num_frames", "video_length", "clip_length", "frame_buckets"),
+        basic=True,
     )
     frame_extraction: FrameExtraction = setting(
         "head",
@@ -34,6 +35,7 @@ class VideoSection(Section):
         "pieces that overlap, one every frame stride. uniform: some pieces spread evenly. full: all of it as one "
         "clip, up to the maximum. The scan lists how many seconds of each video are used and left out.",
         aliases=("frame_extraction_method", "clip_mode"),
+        basic=True,
     )
     frame_stride: int = setting(
         1,
