@@ -73,7 +73,6 @@ class TrainingSection(Section):
         1,
         ge=1,
         le=16,
-        unit="GPUs",
         label="Number of GPUs",
         help="Number of processes that train together, each on a GPU of its own: each trains another batch at the same "
         "time, and a step takes the mean of all. Batch size, accumulation and this number multiply to the images of a "

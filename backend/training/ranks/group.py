@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _BUCKET = 1 << 24
 """Numbers that are exchanged at once; larger tensors go by themselves."""
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 _NOTICED_S = 10.0
+"""Seconds in which a connection that broke is known to be that of a process that ended."""
 _LOOK_S = 0.05
 
 
@@ -197,10 +199,17 @@ class Ranks:
         """Let go of the others. Never raises: it is called at every end."""
         self._left = True
         if self.count > 1 and dist.is_initialized():
-            try:
-                dist.destroy_process_group()
-            except Exception as error:  # noqa: BLE001 - the run's result is safe already
-                log.debug("The processes could not be disconnected: %s", error)
+            # a GPU's driver may wait for one that is dead, and the run's end must not
+            thread = threading.Thread(target=_disconnect, name="disconnect", daemon=True)
+            thread.start()
+            thread.join(_NOTICED_S)
+
+
+def _disconnect() -> None:
+    try:
+        dist.destroy_process_group()
+    except Exception as error:  # noqa: BLE001 - the run's result is safe already
+        log.debug("The processes could not be disconnected: %s", error)
 
 
 def _bits(tensor: Tensor) -> Tensor:
