@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from backend.families.table import family
+
 if TYPE_CHECKING:
     from backend.config.schema import Config
 
@@ -28,6 +30,15 @@ def within_graphs(cfg: Config) -> bool:
         and section.disable_linear != "on"
         and not cfg.network.drops
     )
+
+
+def may_keep_attention(cfg: Config) -> bool:
+    """Whether auto may be attention, where memory is left: of clips attention is most of a second forward.
+
+    Not where a person has set how much the graphs keep.
+    """
+    kind, budget = cfg.memory.checkpointing_kind, cfg.memory.activation_memory_budget
+    return kind == "auto" and budget is None and within_graphs(cfg) and family(cfg.model.family).video is not None
 
 
 def checkpointing_of(cfg: Config) -> str:

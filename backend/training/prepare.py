@@ -38,6 +38,7 @@ from backend.training import oom
 from backend.training.assembly import assemble
 from backend.training.attention_choice import choose_attention
 from backend.training.checkpoint import Fingerprint, load_state
+from backend.training.checkpointing_choice import with_checkpointing
 from backend.training.compile_progress import CompileProgress
 from backend.training.compile_setup import cache_folder, compile_blocks, record_passes, warmed_compiler
 from backend.training.data_digests import data_digests
@@ -90,6 +91,7 @@ def prepare(
     cache = cache_folder(cfg.compile)
     compiler = warmed_compiler(cfg)
     inputs = with_products(context, gather(cfg, events, requests), state is not None)
+    inputs = with_checkpointing(context, inputs, state is not None)
     others = _start_others(context, inputs, gpus) if ranks.count > 1 else None
     write_environment(events, inputs.device)
     with oom.explained(events, inputs.expected):

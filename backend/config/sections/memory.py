@@ -78,9 +78,10 @@ class MemorySection(Section):
         label="Checkpointing type",
         help="How gradient checkpointing works. block: computes every block a second time. auto: the same inside "
         "the compiled graphs, without what no gradient needs; as little memory, less time. Where inductor does "
-        "not compile the blocks, linear layers are not compiled or there is dropout, auto is block. attention: as "
-        "auto, but the results of attention are kept: less time for long clips, for one more copy of each "
-        "block's input in memory. offload: "
+        "not compile the blocks, linear layers are not compiled or there is dropout, auto is block. attention: the "
+        "results of attention are kept too: less time for long clips, for one more copy of each "
+        "block's input in memory; with video models auto is attention where that fits with room to spare, and the "
+        "plan says so. offload: "
         "also moves the blocks' inputs to RAM, at the same time as the GPU works; the least VRAM, for long "
         "sequences and many blocks. selective: computes every second block a second time; half of the saving "
         "for half of the time.",

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from backend.config.checkpointing import may_keep_attention
 from backend.config.graph_choice import RECORDING_MODES, recording_of
+from backend.config.schema import with_values
 from backend.plan.memory.parts import Parts
 
 if TYPE_CHECKING:
@@ -71,8 +73,12 @@ def _checkpointing(cfg: Config, parts: Parts | None) -> Iterator[Change]:
 
 
 def _kind(cfg: Config, parts: Parts | None) -> Iterator[Change]:
-    if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "attention":
-        yield Change({"memory.checkpointing_kind": "auto"}, "compute attention again", "some time a step")
+    # where it is left to the run, auto might be attention again
+    chooses = may_keep_attention(with_values(cfg, {"memory.checkpointing_kind": "auto"}))
+    asked = cfg.memory.checkpointing_kind
+    if cfg.training.gradient_checkpointing and (asked == "attention" or (asked == "auto" and chooses)):
+        values = {"memory.checkpointing_kind": "block" if chooses else "auto"}
+        yield Change(values, "compute attention again", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind == "selective":
         yield Change({"memory.checkpointing_kind": "auto"}, "checkpoint every block", "some time a step")
     if cfg.training.gradient_checkpointing and cfg.memory.checkpointing_kind != "offload":

@@ -18,7 +18,7 @@ from backend.families.spec import FamilyFacts
 from backend.families.table import family as family_named
 from backend.plan.memory import ram as memory_ram
 from backend.plan.memory.activations import Held, Work, convolutions_kept, forward_bytes, training_bytes
-from backend.plan.memory.estimate_result import TIGHT, Estimate, Stage, room_of
+from backend.plan.memory.estimate_result import ROOMY, TIGHT, Estimate, Stage, room_of
 from backend.plan.memory.machine import Gpu
 from backend.plan.memory.optimizer_bytes import trained_bytes
 from backend.plan.memory.parts import Parts, read_parts, trained_layers
@@ -86,6 +86,10 @@ def estimate(
         copied = _stages(cfg, family, parts, replace(settings, copies=True), work)
         if max(stage.total for stage in copied) <= TIGHT * room:
             settings, stages = replace(settings, copies=True), copied
+    if settings.may_keep_attention and room is not None:
+        kept = _stages(cfg, family, parts, settings.keeping_attention(), work)
+        if max(stage.total for stage in kept) <= ROOMY * room:
+            settings, stages = settings.keeping_attention(), kept
     ram = memory_ram.needed(parts, settings, stages, on_gpu)
     rough = family.memory is None
     wrong = too_many(cfg.memory.blocks_to_swap, len(parts.denoiser.blocks))

@@ -67,7 +67,13 @@ def short_bytes(count: float) -> str:
 
 
 def headline(estimate: Estimate, subject: str = "the run") -> str:
-    """The verdict in a sentence. subject: what needs the memory."""
+    """The verdict in a sentence, and what is done with memory that is left. subject: what needs the memory."""
+    keeps = estimate.settings is not None and estimate.settings.keeps_attention
+    more = " Attention's results are kept, as with checkpointing_kind attention: there is room, and steps are faster."
+    return _verdict(estimate, subject) + (more if keeps else "")
+
+
+def _verdict(estimate: Estimate, subject: str) -> str:
     verdict = VERDICTS[estimate.verdict].capitalize()
     if not estimate.on_gpu:
         needs = f"without a GPU {subject} computes in RAM and needs about {gigabytes(estimate.ram_total)} of it"

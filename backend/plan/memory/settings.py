@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from backend.base.problems import errors
-from backend.config.checkpointing import PARTITIONING, checkpointing_of, within_graphs
+from backend.config.checkpointing import PARTITIONING, checkpointing_of, may_keep_attention, within_graphs
 from backend.config.experts import turns_of
 from backend.config.graph_choice import recording_of
 from backend.config.rules.check import check
@@ -66,8 +66,19 @@ class MemorySettings:
     """Weights that are multiplied in 8 bits have a transposed copy on the GPU, for the backward pass."""
     may_copy: bool = False
     """Left to itself, the run makes these copies where they fit."""
+    may_keep_attention: bool = False
+    """Left to itself, the run keeps the results of attention where they fit with margin."""
     streamed_state: int = 0
     """Bytes of optimizer state a trained weight that go to RAM with its block, where that is swapped."""
+
+    @property
+    def keeps_attention(self) -> bool:
+        """The run keeps the results of attention, without having been asked to."""
+        return self.may_keep_attention and self.way.checkpointing == "attention"
+
+    def keeping_attention(self) -> MemorySettings:
+        """These, with the results of attention kept."""
+        return replace(self, way=replace(self.way, checkpointing="attention"))
 
     @property
     def full(self) -> bool:
@@ -145,6 +156,7 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         fused=cfg.optimizer.fused_backward,
         copies=memory.base_compute != "bf16" and memory.base_products == "fast",
         may_copy=on_gpu and _may_copy(cfg),
+        may_keep_attention=on_gpu and may_keep_attention(cfg),
         streamed_state=streamed_bytes(cfg.optimizer.optimizer, cfg.optimizer.optimizer_args) if full else 0,
     )
 
