@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 from PIL import Image
 
+from backend.runs import supervise
 from backend.runs.events import EventWriter
 from backend.runs.events.compile_kinds import GraphEvent
 from backend.runs.events.kinds import MemoryPeakEvent, ValidationEvent
@@ -84,6 +86,18 @@ def test_a_run_without_a_state_says_what_a_new_one_lacks(page: Page) -> None:
     shutil.rmtree(run.checkpoints_dir)
     answer = page.client.get("/further", params={"run": run.name})
     assert answer.status_code == 422 and "neither a saved state nor a file" in answer.json()["detail"]
+
+
+def test_the_trainer_gets_the_changes_and_a_refused_one_leaves_the_settings(page: Page) -> None:
+    run = make_run(page.runs)
+    before = run.config_path.read_bytes()
+    supervise.start(None, run, resume=True, changes={"training.max_train_steps": "40", "training.seed": "-1"})
+    assert "--training.max_train_steps=40" in run.record()["command"]
+    deadline = time.monotonic() + 120
+    while run.status().state != "failed":
+        assert time.monotonic() < deadline, run.log_path.read_text()
+        time.sleep(0.1)
+    assert "seed" in run.log_path.read_text() and run.config_path.read_bytes() == before
 
 
 def test_the_report_is_one_file_that_names_no_place_of_this_machine(page: Page) -> None:
