@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from urllib.parse import quote
 
@@ -26,6 +27,8 @@ class ReportWriter:
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
+        # One after the other: each is a process that reads pictures and hashes files.
+        self._turn = threading.Lock()
 
     def routes(self) -> APIRouter:
         """The routes of this module."""
@@ -41,7 +44,9 @@ class ReportWriter:
                 "Content-Security-Policy": _POLICY,
                 "Cache-Control": "no-store",
             }
-            return Response(_written(path), media_type="text/html", headers=headers)
+            with self._turn:
+                content = _written(path)
+            return Response(content, media_type="text/html", headers=headers)
 
         return router
 

@@ -56,6 +56,7 @@ const elementsOf = (actions) => {
     save: el("button", { id: "save-now", onclick: () => actions.request("save") }, "Save now"),
     sample: el("button", { id: "sample-now", onclick: () => actions.request("sample") }, "Sample now"),
     resume: el("button", { id: "resume", onclick: () => actions.resume() }, "Resume"),
+    further: el("button", { id: "further", onclick: () => actions.further() }, "Train further…"),
     phase: el("div", { class: "phase", id: "run-phase" }),
     eta: el("div", { class: "eta", id: "run-eta" }),
     bar: el(
@@ -141,7 +142,7 @@ const topCard = (ui) =>
       { class: "run-line" },
       ui.picker,
       ui.state,
-      el("div", { class: "run-buttons" }, ui.sample, ui.save, ui.resume, ui.stop),
+      el("div", { class: "run-buttons" }, ui.sample, ui.save, ui.resume, ui.further, ui.stop),
     ),
     el("div", { class: "run-progress-line" }, ui.phase, ui.eta),
     ui.bar,

@@ -128,7 +128,9 @@ export const drawStatus = (ui, s, last, facts) => {
   ui.stop.hidden = ui.save.hidden = ui.sample.hidden = !live;
   ui.stop.disabled = s.state === "stopping";
   setText(ui.stop, s.state === "stopping" ? "Stopping…" : "Stop");
-  ui.resume.hidden = live || !s.resumable;
+  // A finished run has no step left to resume.
+  ui.resume.hidden = live || !s.resumable || s.state === "done";
+  ui.further.hidden = s.state !== "done";
   drawProgress(ui, s);
   drawNumbers(s, last, facts);
   if (ui.folder.dataset.path !== s.path) {

@@ -17,6 +17,7 @@ import { joinSeries } from "./series.js";
 import { on, pageState } from "./state.js";
 import { currentTab, keptTab, onTabOpened, openTab } from "./tabs.js";
 import { showError, toast } from "./toasts.js";
+import { openFurther } from "./train_further.js";
 import { validationChart } from "./validation_chart.js";
 import { drawValidation } from "./validation_panel.js";
 import { drawWarnings } from "./warnings_panel.js";
@@ -47,6 +48,7 @@ whenPresent("#run-root", (root) => {
     choose: chooseRun,
     request: requestOfRun,
     resume: () => resumeRun(view.run),
+    further: () => openFurther(view.run),
     smooth: () => charts.loss.draw(view.series),
     logScale: (on) => charts.loss.log(on),
     wholeRun: () => charts.loss.reset(),

@@ -93,7 +93,7 @@ class Further:
         if then is not None and now is not None:
             end = None if self.total is None else self.rate(self.total)
             lines.append(f"Learning rate: {now:.3g} until now, {then:.3g} from here" + _towards(then, end))
-            if now and then > 2 * now or (not now and then):
+            if then > 1.5 * now:
                 lines.append(
                     "It rises again: the schedule had fallen for the old length. A constant, lower rate is gentler."
                 )

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from backend.base.files import open_file
 from backend.config.schema import Setting, settings
 from backend.families.table import FAMILIES
 from backend.runs.errors import RunError
@@ -22,6 +23,7 @@ from backend.runs.folder import Run
 from backend.runs.notes import FILE, Notes, read_notes
 
 _WORD = re.compile(r'(?:[^\s"]+|"[^"]*"?)+')
+_LARGEST = 2_000_000
 _PAIR = re.compile(r"^([\w. -]+?)\s*[=:]\s*(.+)$")
 STATES = {
     "starting": "starting at work",
@@ -190,8 +192,9 @@ def _values(run: Run) -> dict[str, Any]:
     values: dict[str, Any] = {}
     section = ""
     try:
-        text = run.config_path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        with open_file(run.config_path) as stream:
+            text = stream.read(_LARGEST).decode("utf-8", "replace")
+    except OSError:
         return {}
     for line in text.splitlines():
         if line.startswith("["):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 from PIL import Image
 
+from backend.base.paths import BUILTIN_PRESETS
+from backend.config.load import load
+from backend.runs import supervise
 from backend.runs.events import EventWriter
 from backend.runs.events.compile_kinds import GraphEvent
-from backend.runs.events.kinds import MemoryPeakEvent, ValidationEvent
+from backend.runs.events.kinds import MemoryPeakEvent, PlanEvent, StepTotalEvent, ValidationEvent
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
 from backend.runs.notes import Notes, read_notes
+from backend.runs.state_folder import POSITION, keep_state
 from backend.runs.summary import curve
 from tests.gui.conftest import Page, make_run
 
@@ -84,6 +89,45 @@ def test_a_run_without_a_state_says_what_a_new_one_lacks(page: Page) -> None:
     shutil.rmtree(run.checkpoints_dir)
     answer = page.client.get("/further", params={"run": run.name})
     assert answer.status_code == 422 and "neither a saved state nor a file" in answer.json()["detail"]
+
+
+def test_what_follows_is_shown_before_the_start(page: Page) -> None:
+    demo = load(BUILTIN_PRESETS / "demo.toml").config
+    assert demo is not None
+    run = Run.create(demo, root=page.runs)
+    total = demo.training.max_train_steps or 0
+    events = EventWriter(run)
+    events.write(StepTotalEvent(total=total))
+    events.write(PlanEvent(steps={"batches_per_epoch": 50, "accumulation": 2}))
+    keep_state(run.state_dir, f"step-{total:08d}", lambda where: (where / POSITION).write_text("{}"))
+    run.finish("done", step=total)
+    standing = page.client.get("/further", params={"run": run.name}).json()
+    assert (standing["state"], standing["done"], standing["steps_per_epoch"]) == (True, total, 25.0)
+
+    def plan(**asked: object) -> tuple[int, dict]:
+        answer = page.client.post("/further/plan", json={"run": run.name, **asked})
+        return answer.status_code, answer.json()
+
+    code, shown = plan(steps=total * 2, schedule="constant", learning_rate=0.0123)
+    assert (code, shown["total"]) == (200, total * 2) and "0.0123 from here" in " ".join(shown["sentences"])
+    assert "<polyline" in shown["svg"] and f"continues after step {total:,}" in shown["svg"]
+    assert plan(epochs=1000)[1]["total"] == 25_000
+    for asked, words in (({"steps": total}, "already"), ({}, "not given"), ({"steps": 9, "epochs": 9}, "given twice")):
+        code, refused = plan(**asked)
+        assert code == 422 and words in refused["detail"]
+    assert load(run.config_path).config == demo
+
+
+def test_the_trainer_gets_the_changes_and_a_refused_one_leaves_the_settings(page: Page) -> None:
+    run = make_run(page.runs)
+    before = run.config_path.read_bytes()
+    supervise.start(None, run, resume=True, changes={"training.max_train_steps": "40", "training.seed": "-1"})
+    assert "--training.max_train_steps=40" in run.record()["command"]
+    deadline = time.monotonic() + 120
+    while run.status().state != "failed":
+        assert time.monotonic() < deadline, run.log_path.read_text()
+        time.sleep(0.1)
+    assert "seed" in run.log_path.read_text() and run.config_path.read_bytes() == before
 
 
 def test_the_report_is_one_file_that_names_no_place_of_this_machine(page: Page) -> None:

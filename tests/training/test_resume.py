@@ -11,6 +11,7 @@ import pytest
 
 from backend.config.schema import Config
 from backend.config.toml_io import dump
+from backend.plan.further import Wish, plan_further
 from backend.runs.control import Control
 from backend.runs.folder import Run
 from backend.training.requests import Requests
@@ -130,12 +131,17 @@ def test_settings_changed_before_a_resume_hold_from_its_first_step(
         "learning_rate": 0.01, "lr_scheduler": "cosine", "lr_warmup": 0.0})  # fmt: skip
     run, code = train_here(cfg)
     later = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 6}, optimizer=changed)
+    plan = plan_further(run, Wish(steps=6, learning_rate=0.002))
+    constant = plan_further(run, Wish(epochs=1, schedule="constant", learning_rate=0.002))
     dump(later, run.config_path, whole=True)
     _, code = train_here(later, run, resume=True)
     assert code == 0, events(run, "error")
     rates = [row["lr"] for row in rows(run)]
     assert rates[:3] == pytest.approx([0.01, 0.0075, 0.0025])
     assert rates[3:] == pytest.approx([0.002 * (0.5 + 0.5 * math.cos(math.pi * step / 6)) for step in (3, 4, 5)])
+    # as it was shown before the start
+    assert rates == pytest.approx([plan.rate(step) for step in range(6)])
+    assert constant.total == 8 and [constant.rate(step) for step in (0, 3, 8)] == [0.01, 0.002, 0.002]
     assert state_of(run)["optimizer"]["param_groups"][0]["weight_decay"] == 0.5
 
     wider = config(tiny_flux, image_folder, tmp_path, training={"max_train_steps": 8}, dataset={"batch_size": 4})
