@@ -25,7 +25,7 @@ from gui.thumbnails import Thumbnails
 
 PAGE = 48
 # A smaller share of the area is rounding.
-_LEAST_CROP = 0.002
+_LEAST_CROP = 0.005
 # Settings outside these sections change neither the scan nor the plan.
 _SECTIONS = (
     "model",
