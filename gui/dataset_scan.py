@@ -25,7 +25,7 @@ from gui.thumbnails import Thumbnails
 
 PAGE = 48
 # A smaller share of the area is rounding.
-_LEAST_CROP = 0.002
+_LEAST_CROP = 0.005
 # Settings outside these sections change neither the scan nor the plan.
 _SECTIONS = (
     "model",
@@ -73,7 +73,7 @@ class PageScan:
         self._fits: dict[str, Fit] = {}
         self._never: frozenset[Path] = frozenset()
         self._specs: list[FolderSpec] = []
-        self.edition = 0  # counts what changes the images: scans, plans, edits
+        self.edition = 0  # counts scans and plans
         self._scan: DatasetScan | None = None
         self._work: RunWork | None = None
         self._lock = threading.Lock()
@@ -176,7 +176,6 @@ class PageScan:
     def edited(self, index: int, item: Item) -> None:
         """Take over an image whose caption was edited."""
         self.items[index] = self._written[item.path] = item
-        self.edition += 1
 
     def bucket(self, item: Item) -> str:
         """The bucket of an image that is trained; "" of others."""

@@ -55,11 +55,12 @@ class _Entry:
 
 
 class ImageIndex:
-    """What filters compare, of each image of a scan; made again when an image has changed."""
+    """What filters compare, of each image of a scan; made again for those that have changed."""
 
     def __init__(self, scan: PageScan) -> None:
         self._scan = scan
         self._made_of: tuple[int, int] | None = None
+        self._items: list[Item] = []
         self._entries: list[_Entry] = []
 
     def matching(self, wanted: ImageFilter) -> list[int] | None:
@@ -102,14 +103,19 @@ class ImageIndex:
 
     def _all(self) -> list[_Entry]:
         scan = self._scan
-        state = (scan.number, scan.edition)
-        if self._made_of != state:
+        state, items = (scan.number, scan.edition), list(scan.items)
+        if self._made_of != state or len(items) != len(self._items):
+            self._items, self._entries = [], []
+        same = [number < len(self._items) and item is self._items[number] for number, item in enumerate(items)]
+        if not all(same) or not items:
             troubled, separator = scan.troubled(), scan.separator
-            held_out = range(scan.trained, len(scan.items))
             self._entries = [
-                _entry(scan, item, troubled, separator, number in held_out) for number, item in enumerate(scan.items)
+                self._entries[number]
+                if same[number]
+                else _entry(scan, item, troubled, separator, number >= scan.trained)
+                for number, item in enumerate(items)
             ]
-            self._made_of = state
+        self._items, self._made_of = items, state
         return self._entries
 
 

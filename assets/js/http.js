@@ -4,13 +4,14 @@
 
 const ROOT = new URL("../../", import.meta.url);
 
-// The address of one of the server's routes ("/image"), with its query; what is undefined or null is left out, and of a
-// list each item is sent under the name.
+// The address of one of the server's routes ("/image"), with its query; what is undefined or null is left out, and each
+// value of a list is named.
 export const address = (path, query = {}) => {
   const place = new URL(path.replace(/^\//, ""), ROOT);
   for (const [name, value] of Object.entries(query)) {
-    for (const item of Array.isArray(value) ? value : [value])
-      if (item !== undefined && item !== null) place.searchParams.append(name, String(item));
+    for (const each of Array.isArray(value) ? value : [value]) {
+      if (each !== undefined && each !== null) place.searchParams.append(name, String(each));
+    }
   }
   return place.href;
 };

@@ -24,6 +24,12 @@ SHORT = """(above) => document.querySelectorAll(".path-line code").forEach((code
 })"""
 
 
+# Those in sight; the others wait until they are scrolled to.
+LOADED = """() => [...document.querySelectorAll("#thumbs img")]
+  .filter((image) => image.getBoundingClientRect().top < innerHeight)
+  .every((image) => image.naturalWidth > 0)"""
+
+
 def take(page: Page, name: str) -> None:
     """Write a picture of what is seen."""
     page.evaluate(SHORT, f"{HERE.parents[1]}/")
@@ -48,6 +54,14 @@ def show(page: Page, tab: str, ready: str) -> None:
     page.get_by_role("tab", name=tab, exact=True).click()
     page.wait_for_selector(ready)
     page.wait_for_timeout(2500)
+
+
+def show_images(page: Page) -> None:
+    """Scroll to the images of the Dataset tab, which lie below its settings, and wait until they are loaded."""
+    page.evaluate("document.querySelector('#image-filters').scrollIntoView()")
+    page.mouse.wheel(0, -140)
+    page.wait_for_function(LOADED)
+    page.wait_for_timeout(500)
 
 
 def scan(page: Page) -> None:
@@ -76,6 +90,8 @@ def main() -> None:
             ):
                 with opened(browser, url, scheme, 1280, height) as page:
                     show(page, tab, ready)
+                    if tab == "Dataset":
+                        show_images(page)
                     take(page, f"{tab.lower()}-{scheme}")
         with opened(browser, url, "dark", 390, 844) as page:
             show(page, "Run", "#loss-plot canvas")

@@ -13,6 +13,7 @@ from backend.config.schema import settings
 from backend.runs.folder import Run
 from backend.runs.picture_table import PictureId, PictureTable, write_table
 from gui import fields
+from tests.browser.bulk_captions import captions_are_changed_together
 from tests.browser.conftest import Server, Watched, field, go_to, load_preset, tab, type_in
 from tests.gui.conftest import make_run
 
@@ -272,6 +273,7 @@ def test_folders_and_prompts_are_edited_in_rows(page: Page, server: Server, imag
     page.keyboard.press("Escape")
     expect(page.locator("#thumbs [data-caption='1']")).to_have_text("a written caption")
     assert any(file.read_text("utf-8") == "a written caption" for file in image_folder.glob("*.txt"))
+    captions_are_changed_together(page, image_folder)
     images_are_sorted_by_what_a_run_measured(page, run)
     tab(page, "Compile")
     expect(page.locator("#mode-table tbody tr")).to_have_count(4)

@@ -1,0 +1,132 @@
+"""Captions of many images are changed on the page as a filter shows them, whatever file they are in."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from backend.base.errors import Refused
+from backend.config.schema import Config
+from backend.dataset.caption_edits import Edit
+from backend.dataset.scan import scan_dataset
+from gui.bulk_captions import BulkCaptions, difference
+from gui.dataset_scan import PageScan
+from gui.image_filter import ImageFilter, ImageIndex
+
+CAPTIONS = {"a": "cat, red hat", "b": "cat, tree", "c": "dog,tree", "d": ""}
+
+
+@pytest.fixture
+def scan(tmp_path: Path) -> PageScan:
+    folder = tmp_path / "i"
+    folder.mkdir()
+    for number, (name, caption) in enumerate(CAPTIONS.items()):
+        Image.new("RGB", (64 + 64 * (number % 2), 64), (number, 0, 0)).save(folder / f"{name}.png")
+        if caption:
+            (folder / f"{name}.txt").write_text(caption)
+    Image.new("RGB", (64, 128)).save(folder / "e.png")
+    (folder / "metadata.csv").write_text('file_name,text\ne.png,"cat, moon"\n')
+    (folder / "broken.png").write_bytes(b"no image")
+    data = {
+        "folders": [{"path": str(folder)}],
+        "cache_dir": str(tmp_path / "c"),
+        "resolution": 64,
+        "trigger_word": "zo",
+    }
+    cfg = Config.model_validate({"dataset": {**data, "min_bucket_size": 32, "bucket_step": 16}})
+    scan = PageScan(tmp_path / "page")
+    scan._take(cfg, scan_dataset(cfg))
+    scan.number = 1
+    return scan
+
+
+def ended(bulk: BulkCaptions) -> str:
+    while bulk.work.state == "running":
+        time.sleep(0.01)
+    return bulk.work.text
+
+
+def names(scan: PageScan, numbers: list[int] | None) -> str:
+    return "".join(scan.items[number].path.stem for number in numbers or ())
+
+
+def test_images_are_filtered_and_their_tags_counted(scan: PageScan) -> None:
+    index = ImageIndex(scan)
+    for wanted, shown in (
+        (ImageFilter(has=["cat"]), "abe"),
+        (ImageFilter(has=["cat", "tree"]), "b"),
+        (ImageFilter(has=["tree"], without=["cat"]), "c"),
+        (ImageFilter(text="RED"), "a"),
+        (ImageFilter(status="no_caption"), "d"),
+        (ImageFilter(shape="portrait"), "e"),
+        (ImageFilter(bucket=scan.bucket(scan.items[1])), "bd"),
+        (ImageFilter(has=["hat"]), ""),
+    ):
+        assert names(scan, index.matching(wanted)) == shown, wanted
+    assert index.matching(ImageFilter()) is None
+    assert index.tags(None, "")["tags"][:3] == [("zo", 5), ("cat", 3), ("tree", 2)]
+    assert index.tags([0], "HAT") == {"tags": [("red hat", 1)], "of": 1}
+    assert ["square", "Square", 2] in index.facets()["shape"]
+    # what is cut off, as the plan's fit has it, and what is left out
+    lists = {each["title"]: each["items"] for each in scan.result["lists"]} if scan.result else {}
+    assert [row["name"] for row in lists["Left out"]] == ["broken.png"]
+    crops = [item["crop"] for item in scan.page(0)["items"]]
+    assert crops[0] is None and crops[1]["box"]["height"] == 1.0
+    assert crops[1]["lost"] == pytest.approx(1 - crops[1]["box"]["width"]) and crops[1]["box"]["left"] > 0
+
+
+def test_a_change_is_shown_made_and_undone_by_another_page(scan: PageScan) -> None:
+    folder, bulk = scan.items[0].path.parent, BulkCaptions(scan)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    preview = bulk.preview(Edit(kind="rename", find="cat", text="lynx"), range(5))
+    assert [row["name"] for row in bulk.facts(preview.id, 0)["rows"]] == ["a.png", "b.png", "e.png"]
+    bulk.start(preview.id)
+    assert ended(bulk) == "Rename “cat” to “lynx”: 3 files changed."
+    assert [scan.items[number].caption for number in (0, 1, 4)] == [
+        f"zo, lynx, {tag}" for tag in ("red hat", "tree", "moon")
+    ]
+    assert ImageIndex(scan).matching(ImageFilter(status="edited")) == [0, 1, 4]
+    with pytest.raises(Refused, match="out of date"):
+        bulk.start(preview.id)
+    # a new file for what has none, and a caption that somebody changes before it is written
+    preview = bulk.preview(Edit(kind="add", text="rain", at_end=False), [2, 3])
+    (folder / "c.txt").write_text("a wolf")
+    bulk.start(preview.id)
+    assert "c.txt" in ended(bulk) and bulk.work.state == "failed" and not (folder / "d.txt").exists()
+    (folder / "c.txt").write_bytes(before["c.txt"])
+    bulk.start(bulk.preview(Edit(kind="add", text="rain, dog", at_end=False), [2, 3]).id)
+    assert "2 files" in ended(bulk)
+    assert ((folder / "c.txt").read_text(), (folder / "d.txt").read_text()) == ("rain, dog,tree", "rain, dog")
+    other = BulkCaptions(scan)
+    for words in ("Add “rain, dog” in front", "Rename “cat” to “lynx”"):
+        entry = other.facts_of_work()["undo"]
+        assert entry["what"] == words
+        other.start_undo(entry["id"])
+        ended(other)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [item.caption for item in scan.items][3:] == ["zo", "zo, cat, moon"]
+    assert other.facts_of_work()["undo"] is None
+
+
+def test_texts_are_edited_and_wrong_expressions_end(scan: PageScan, monkeypatch: pytest.MonkeyPatch) -> None:
+    for edit, text, after in (
+        (Edit(kind="remove", find="b"), "b, a,  c", "a,  c"),
+        (Edit(kind="rename", find="b", text="c"), "a, b, c", "a, c"),
+        (Edit(kind="add", text="x, a"), "a, b,", "a, b, x"),
+        (Edit(kind="add", text="x", lines=True, at_end=False), "a\nx, b", "x, a\nx, b"),
+        (Edit(kind="replace", find="B", text="d\\1"), "a b B", "a d\\1 d\\1"),
+        (Edit(kind="replace", find=r"(\w+) hat", text=r"hat of \1", regex=True), "a Red hat", "a hat of Red"),
+    ):
+        assert edit.of_all([text]) == [after], edit
+    assert difference("a red cat", "a blue cat") == [["same", "a "], ["old", "red"], ["new", "blue"], ["same", " cat"]]
+    bulk = BulkCaptions(scan)
+    with pytest.raises(Refused, match="not valid"):
+        bulk.preview(Edit(kind="replace", find="(", regex=True), [0])
+    # the page goes on while an expression takes for ever
+    monkeypatch.setattr("backend.dataset.caption_edits._PATIENCE_S", 1.0)
+    (scan.items[0].path.with_suffix(".txt")).write_text("a" * 60)
+    with pytest.raises(Refused, match="takes longer"):
+        bulk.preview(Edit(kind="replace", find="(a+)+b", regex=True), [0])
