@@ -156,11 +156,11 @@ class CaptionJob:
 
     def write(self) -> dict[str, Any]:
         """Write the chosen captions. Refused where files changed meanwhile: nothing is written then."""
-        chosen = [each for each in self._offered() if isinstance(each, Proposal) and not each.left]
-        if not chosen:
+        proposed = [each for each in self._offered() if isinstance(each, Proposal) and not each.left]
+        if not proposed:
             raise HTTPException(422, "No caption is chosen.")
-        done = caption_changes.apply([each.change for each in chosen], "Captions by a model", folder=self.journal)
-        self._reread({each.target.file for each in chosen})
+        done = caption_changes.apply([each.change for each in proposed], "Captions by a model", folder=self.journal)
+        self._reread({each.target.file for each in proposed})
         return {"id": done.id, "files": done.files, "changed": [str(path) for path in done.left]}
 
     def undo(self, name: str) -> dict[str, Any]:

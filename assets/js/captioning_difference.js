@@ -125,7 +125,7 @@ export class CaptioningDifference {
       el(
         "div",
         { class: "captioning-words" },
-        el("label", { class: "captioning-name" }, box, el("span", {}, row.name)),
+        el("label", { class: "captioning-name check" }, box, el("span", {}, row.name)),
         el("p", { class: row.old ? "captioning-old" : "captioning-old note" }, row.old || "no caption"),
         words,
       ),
