@@ -75,10 +75,10 @@ export class CaptioningDifference {
     );
   }
 
-  showChosen(chosen, count) {
-    this.chosen = chosen;
-    setText(this.write, `Write ${formatCount(chosen, "caption")}`);
-    this.write.disabled = !chosen;
+  showChosen(number, count) {
+    this.chosen = number;
+    setText(this.write, `Write ${formatCount(number, "caption")}`);
+    this.write.disabled = !number;
     setText(this.count, `${formatCount(count, "caption")} would change. Nothing is written before you press Write.`);
   }
 

@@ -37,9 +37,9 @@ def tidy(text: str) -> str:
     return _SPACES.sub(" ", text).strip()
 
 
-def new_caption(said: str, old: str | None, options: CaptionOptions) -> str:
+def new_caption(words: str, old: str | None, options: CaptionOptions) -> str:
     """The caption to write: prefix and suffix around what the model said, after the old caption where it stays."""
-    text = f"{options.prefix}{tidy(said)}{options.suffix}".strip()
+    text = f"{options.prefix}{tidy(words)}{options.suffix}".strip()
     kept = (old or "").strip()
     if options.existing == "append" and kept:
         # appended a second time it would stand there twice
