@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from backend.base.jsonable import dumps
 from backend.base.paths import resolve
 from backend.base.redact import redact
 from backend.dataset import caption_changes
-from backend.dataset.caption_sources import read_captions
-from backend.dataset.captions import BadCaption
 from backend.plan.memory.machine import installed_gpus
 from backend.runs.captioning.folder import ResultFolder, newest
 from backend.runs.captioning.model_folder import CaptionModel, read_model
@@ -25,6 +22,7 @@ from backend.runs.captioning.proposals import Proposal, proposals
 from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Target, identity
 from backend.runs.captioning.targets import old_caption, targets_of
 from gui import messages
+from gui.caption_refresh import refresh
 from gui.dataset_scan import PageScan
 from gui.jobs import Job
 
@@ -160,13 +158,13 @@ class CaptionJob:
         if not proposed:
             raise HTTPException(422, "No caption is chosen.")
         done = caption_changes.apply([each.change for each in proposed], "Captions by a model", folder=self.journal)
-        self._reread({each.target.file for each in proposed})
+        refresh(self.scan, {each.target.file.resolve() for each in proposed})
         return {"id": done.id, "files": done.files, "changed": [str(path) for path in done.left]}
 
     def undo(self, name: str) -> dict[str, Any]:
         """Put the files of an earlier write back."""
         undone = caption_changes.undo(name, folder=self.journal)
-        self._reread({*undone.files})
+        refresh(self.scan, undone.files)
         return {"files": len(undone.files), "changed": [str(path) for path in undone.left]}
 
     def _offered(self) -> list[Proposal | Refused]:
@@ -190,25 +188,6 @@ class CaptionJob:
         if isinstance(kept[1], Refused):
             raise kept[1]
         return kept[1]
-
-    def _reread(self, files: set[Path]) -> None:
-        """Update the scan to what these files hold now."""
-        real = {file.resolve() for file in files}
-        for index, item in enumerate(self.scan.items):
-            target = targets_of([item], self.scan.caption_extension, "replace")
-            if not target or target[0].file.resolve() not in real:
-                continue
-            file, entry = target[0].file, target[0].entry
-            texts: tuple[str, ...] = ()
-            with suppress(OSError, BadCaption, Refused):
-                if entry is None:
-                    texts = read_captions(file, self.scan.caption_lines)[0]
-                else:
-                    texts = tuple((old_caption(target[0]) or "").split("\n"))
-            updated = self.scan.finished(item, tuple(filter(None, texts)) or ("",))
-            if entry is None:
-                updated = replace(updated, caption_path=file if file.exists() else None)
-            self.scan.edited(index, updated)
 
 
 def model_facts(model: CaptionModel, options: CaptionOptions) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +16,7 @@ from backend.dataset import captions
 from backend.dataset.caption_sources import read_captions
 from backend.dataset.items import Item
 from gui import messages
+from gui.caption_refresh import reread
 from gui.dataset_scan import PageScan
 from gui.run_routes import answer
 
@@ -66,7 +65,7 @@ class Captions:
         self._before[token] = (path, before)
         if len(self._before) > _STEPS_BACK:
             self._before.pop(next(iter(self._before)))
-        return {"token": token, "caption": self._refresh(path, index)}
+        return {"token": token, "caption": self._refresh(index)}
 
     def undo(self, token: int) -> dict[str, Any]:
         """Put back what was there before: the same bytes, or no file."""
@@ -79,7 +78,7 @@ class Captions:
             raise HTTPException(409, messages.words(wrong)) from None
         del self._before[token]
         indexes = [index for index, item in enumerate(self.scan.items) if self._file(item) == path]
-        caption = [self._refresh(path, index) for index in indexes]
+        caption = [self._refresh(index) for index in indexes]
         return {"restored": path.name, "caption": caption[0] if caption else ""}
 
     def _item(self, scan: int, index: int) -> Item:
@@ -90,27 +89,10 @@ class Captions:
     def _file(self, item: Item) -> Path:
         return item.caption_path or item.path.with_suffix(self.scan.caption_extension)
 
-    def _further(self, item: Item, first: Path) -> list[str]:
-        """Captions in the other files of an image; one that can't be read has none."""
-        texts: list[str] = []
-        for ending in self.scan.more_extensions:
-            path = item.path.with_suffix(ending)
-            with suppress(OSError, captions.BadCaption):
-                texts += read_captions(path, self.scan.caption_lines)[0] if path != first else ()
-        return texts
-
-    def _refresh(self, path: Path, index: int) -> str:
-        """Update the scan to what the file holds now."""
-        item = self.scan.items[index]
-        try:
-            texts: tuple[str, ...] = read_captions(path, self.scan.caption_lines)[0]
-            texts = tuple(filter(None, (*texts, *self._further(item, path)))) or ("",)
-            caption_path: Path | None = path
-        except (OSError, captions.BadCaption):
-            texts, caption_path = ("",), None
-        updated = replace(self.scan.finished(item, texts), caption_path=caption_path)
-        self.scan.edited(index, updated)
-        return updated.caption
+    def _refresh(self, index: int) -> str:
+        """Update the scan to what the files hold now."""
+        reread(self.scan, index, {})
+        return self.scan.items[index].caption
 
 
 def _is_json(path: Path) -> bool:

@@ -10,10 +10,11 @@ from typing import Any
 
 from backend.config import toml_io
 from backend.config.schema import Config
+from backend.dataset.buckets import Fit
 from backend.dataset.caption_variants import CaptionRule
 from backend.dataset.items import ClipReport, DatasetScan, Item
-from backend.dataset.scan import folder_specs, most_controls
-from backend.dataset.scan_captions import bare, finished
+from backend.dataset.scan import cache_folder, folder_specs, most_controls, validation_specs
+from backend.dataset.scan_captions import bare, class_caption, finished
 from backend.dataset.scan_state import FolderSpec
 from backend.families.table import FAMILIES
 from backend.plan.make_plan import plan_for
@@ -23,6 +24,8 @@ from gui.jobs import Job
 from gui.thumbnails import Thumbnails
 
 PAGE = 48
+# A smaller share of the area is rounding.
+_LEAST_CROP = 0.002
 # Settings outside these sections change neither the scan nor the plan.
 _SECTIONS = (
     "model",
@@ -67,6 +70,10 @@ class PageScan:
         self._clips: dict[Path, ClipReport] = {}
         self._config: Config | None = None
         self._buckets: dict[str, str] = {}
+        self._fits: dict[str, Fit] = {}
+        self._never: frozenset[Path] = frozenset()
+        self._specs: list[FolderSpec] = []
+        self.edition = 0  # counts what changes the images: scans, plans, edits
         self._scan: DatasetScan | None = None
         self._work: RunWork | None = None
         self._lock = threading.Lock()
@@ -164,12 +171,53 @@ class PageScan:
         return bare(next(iter(item.texts), item.caption), self._spec(item), self.trigger_word)
 
     def _spec(self, item: Item) -> FolderSpec:
-        specs = [] if self._config is None else folder_specs(self._config)
-        return next((each for each in specs if item.path.is_relative_to(each.path)), FolderSpec(item.path.parent))
+        return next((each for each in self._specs if item.path.is_relative_to(each.path)), FolderSpec(item.path.parent))
 
     def edited(self, index: int, item: Item) -> None:
         """Take over an image whose caption was edited."""
         self.items[index] = self._written[item.path] = item
+        self.edition += 1
+
+    def bucket(self, item: Item) -> str:
+        """The bucket of an image that is trained; "" of others."""
+        return self._buckets.get(item.key, "")
+
+    def is_never_trained(self, item: Item) -> bool:
+        """Whether no batch holds it."""
+        return item.path in self._never
+
+    def is_edited(self, item: Item) -> bool:
+        """Whether its caption was edited since the scan."""
+        return item.path in self._written
+
+    def texts_of(self, item: Item) -> tuple[str, ...]:
+        """Its captions as they are trained, without what its folder writes around each."""
+        spec = self._spec(item)
+        before, after = f"{spec.prefix} " if spec.prefix else "", f" {spec.suffix}" if spec.suffix else ""
+        return tuple(text.removeprefix(before).removesuffix(after) for text in item.texts or (item.caption,))
+
+    @property
+    def separator(self) -> str:
+        """What is between two tags of a caption."""
+        return self._config.captions.caption_separator if self._config else ","
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """Where the scan keeps its measures; None before a scan."""
+        return None if self._config is None else cache_folder(self._config)
+
+    def says_more(self, item: Item) -> bool:
+        """Whether it has a caption besides the trigger word that all have."""
+        return _says_more(item, self.trigger_word)
+
+    def troubled(self) -> frozenset[str]:
+        """Paths of files that a warning or an error of the scan names."""
+        findings = [] if self._scan is None else self._scan.findings
+        return frozenset(file for finding in findings if finding.severity != "note" for file in finding.files)
+
+    def without_file(self, item: Item) -> tuple[str, ...]:
+        """Its captions where no file and no table has one: what its folder gives."""
+        return (class_caption(self._spec(item), item.path),)
 
     def work(self, now: Config) -> RunWork | None:
         """What the plan lists; None before a scan, and when the form has another dataset since."""
@@ -201,6 +249,7 @@ class PageScan:
         return {
             "scan": self.number,
             "pages": pages,
+            "of": len(shown),
             "items": [
                 {
                     "index": index,
@@ -208,7 +257,8 @@ class PageScan:
                     "caption": item.caption[:300],
                     "width": item.width,
                     "height": item.height,
-                    "bucket": self._buckets.get(item.key, ""),
+                    "bucket": self.bucket(item),
+                    "crop": crop_facts(item, self._fits.get(item.key)),
                     "validation": index >= self.trained,
                     "clip": self._clip_facts(item),
                     "masked": item.mask is not None,
@@ -244,6 +294,8 @@ class PageScan:
         self.items, self.trained = [self._written.get(item.path, item) for item in every], len(trained)
         self._clips = {Path(clip.path): clip for part in (scan.train, *scan.validation.values()) for clip in part.clips}
         self._config, self._scan, self._work = config, scan, None
+        self._specs = [*folder_specs(config), *validation_specs(config)]
+        self.edition += 1
         problems = [messages.finding_facts(finding) for finding in scan.findings]
         counts = {
             "images": sum(1 for item in trained if item.window is None),
@@ -254,19 +306,42 @@ class PageScan:
             "sizes": len({(item.width, item.height) for item in scan.train.items}),
             "ignored": sum(scan.train.ignored.values()),
         }
-        self._buckets = {}
-        self.result = {"counts": counts, "problems": problems} | _NO_PLAN
+        self._buckets, self._fits, self._never = {}, {}, frozenset()
+        lists = _left_out(scan)
+        self.result = {"counts": counts, "problems": problems} | _NO_PLAN | {"lists": lists}
         if not scan.train.items:
             return
         planned = plans.for_page(config, scan)
-        self._buckets = planned.pop("bucket_of")
+        self._buckets, self._fits = planned.pop("bucket_of"), planned.pop("fit_of")
+        self._never = planned.pop("never")
         bars = planned.pop("bars")
         advice = planned.pop("findings")
         self.result |= {
             "problems": [*problems, *advice],
             "histogram": plots.histogram(bars, "Images in each bucket"),
             **planned,
+            "lists": [*lists, *planned["lists"]],
         }
+
+
+def crop_facts(item: Item, fit: Fit | None) -> dict[str, Any] | None:
+    """The part of an image that is trained, in shares of its width and height; None where it is all or not known.
+
+    lost: share of its area.
+    """
+    if fit is None or item.window is not None or fit.crop < _LEAST_CROP:
+        return None
+    left, top, right, bottom = fit.box
+    across, down = item.width, item.height
+    box = {"left": left / across, "top": top / down, "width": (right - left) / across, "height": (bottom - top) / down}
+    return {"box": box, "lost": fit.crop}
+
+
+def _left_out(scan: DatasetScan) -> list[dict[str, Any]]:
+    """The images that are not used, as a list of the page."""
+    every = [row for part in (scan.train, *scan.validation.values()) for row in part.left_out]
+    rows = [{"name": Path(path).name, "note": messages.sentence(why)} for path, why in dict.fromkeys(every)]
+    return [{"title": "Left out", "items": rows}] if rows else []
 
 
 def _says_more(item: Item, trigger_word: str | None) -> bool:

@@ -24,13 +24,13 @@ from backend.families.table import FAMILIES, family
 from backend.plan.memory.machine import installed_gpus
 from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import gigabytes, memory_dict
-from gui import base_model, captions, fields, form, messages, plots
+from gui import base_model, captions, fields, form, image_routes, messages, plots
 from gui.dataset_scan import PageScan
 from gui.draft import Draft
 from gui.jobs import Job
 from gui.run_routes import Name, answer
 from gui.run_store import RunStore
-from gui.scan_losses import Order, ScanLosses
+from gui.scan_losses import ScanLosses
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class FormRoutes:
         self._form_routes(router)
         self._scan_routes(router)
         router.include_router(captions.routes(self.scan))
+        router.include_router(image_routes.routes(self.scan, self.losses))
         self._doctor_routes(router)
         self._profile_route(router)
         return router
@@ -141,15 +142,6 @@ class FormRoutes:
             """Stop the scan."""
             self.scan.job.cancel()
             return answer({"stopped": True})
-
-        @router.get("/scan/items")
-        def items(
-            page: Annotated[int, Query(ge=0)] = 0,
-            order: Order = "",
-            run: Name | None = None,
-        ) -> Response:
-            """One page of images, with the losses that a run measured of them."""
-            return answer(self.losses.page(page, order, run))
 
         @router.get("/scan/losses")
         def losses(scan: int, item: Annotated[int, Query(ge=0)], run: Name) -> Response:

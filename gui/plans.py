@@ -27,7 +27,7 @@ _SMALL_SHARE = 0.1
 
 
 def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
-    """Headline, table of shape modes, lists of images, the plan as text; bars and buckets for the Dataset tab."""
+    """Headline, table of shape modes, lists of images, the plan as text; bars, buckets and crops for the images."""
     plan = plan_for(config, scan)
     return {
         "headline": headline(plan),
@@ -39,6 +39,8 @@ def for_page(config: Config, scan: DatasetScan) -> dict[str, Any]:
         "lists": _lists(plan),
         "findings": [_advice(finding) for finding in plan.findings],
         "bars": _bars(plan),
+        "fit_of": {item.key: fit for item, fit in zip(plan.items, plan.fits, strict=False)},
+        "never": frozenset(plan.items[index].path for index in plan.chosen.never),
         "bucket_of": {item.key: _size(fit.bucket, " × ") for item, fit in zip(plan.items, plan.fits, strict=False)},
     }
 

@@ -22,18 +22,19 @@ class ScanLosses:
         self._scan = scan
         self._store = store
 
-    def page(self, number: int, order: Order, run: str | None) -> dict[str, Any]:
+    def page(self, number: int, order: Order, run: str | None, filtered: Sequence[int] | None = None) -> dict[str, Any]:
         """One page of images with their losses in the named run, else in the newest; and which runs there are.
 
-        `order` of the answer lists all images by their number where they are sorted; it is None in the scan's order.
+        filtered: the numbers of those that are shown; None for all. `order` of the answer lists the images by their
+        number where they are sorted or filtered; it is None for all in the scan's order.
         """
         results, names = self._results()
         shown = run if run in names else next(iter(names), None)
         known = results.get(shown, {}) if shown is not None else {}
-        sorted_items = None
+        sorted_items = None if filtered is None else list(filtered)
         if order and known:
             key = SORTS[order]
-            indexes = range(len(self._scan.items))
+            indexes = range(len(self._scan.items)) if filtered is None else filtered
             sorted_items = sorted(indexes, key=lambda index: key(known[index]) if index in known else UNKNOWN)
         page = self._scan.page(number, sorted_items)
         for item in page["items"]:

@@ -9,7 +9,7 @@ from gradio.themes.utils.colors import Color
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 # In this order: of two rules that are equally narrow, the later one counts.
-STYLES = ("base", "bar", "form", "run", "content", "preview", "captioning")
+STYLES = ("base", "bar", "form", "run", "content", "images", "preview", "captioning")
 
 _SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "Helvetica Neue", "Arial", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Cascadia Mono", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")

@@ -12,7 +12,8 @@ import { showError, toast } from "./toasts.js";
 /**
  * Opens the box.
  *
- * @param {ScannedItems} items with the scan's number, the order of its images, and the run whose losses are shown
+ * @param {Pick<ScannedItems, "scan" | "order" | "run">} items with the scan's number, the order of its images, and the
+ *   run whose losses are shown
  * @param {number} index of the image
  * @param {(index: number, caption: string) => void} onsaved called after a caption was saved or undone
  */
@@ -22,6 +23,7 @@ export const openCaption = ({ scan, order, run }, index, onsaved) => {
   const placeOf = (item) => (order ? order.indexOf(item) : item);
   const itemAt = (place) => (order ? (order[place] ?? -1) : place);
   let shown = null;
+  const count = () => order?.length ?? shown?.of ?? 0;
   const image = el("img", { alt: "" });
   const textarea = el("textarea", {
     id: "caption-text",
@@ -56,11 +58,11 @@ export const openCaption = ({ scan, order, run }, index, onsaved) => {
     image.src = address("/thumb", { scan, item: at });
     setText(
       box.querySelector("h2"),
-      `${shown.name} (${(placeOf(at) + 1).toLocaleString("en")} of ${shown.of.toLocaleString("en")})`,
+      `${shown.name} (${(placeOf(at) + 1).toLocaleString("en")} of ${count().toLocaleString("en")})`,
     );
     textarea.value = shown.text;
     previous.disabled = placeOf(at) === 0;
-    next.disabled = placeOf(at) >= shown.of - 1;
+    next.disabled = placeOf(at) >= count() - 1;
     fill(place, pathLine(shown.file));
     showNote();
     showLosses(to);
@@ -73,7 +75,7 @@ export const openCaption = ({ scan, order, run }, index, onsaved) => {
     fill(losses, `Loss in ${run}: ${lossSentence(answer.losses)} `, lossBadge(answer.losses));
   };
   const goTo = async (to) =>
-    (!changed() || (await saveCaption())) && to >= 0 && to < (shown?.of ?? 0) && show(itemAt(to));
+    (!changed() || (await saveCaption())) && to >= 0 && to < count() && show(itemAt(to));
   const saveCaption = async () => {
     if (!changed()) return true;
     const [here, edited, value] = [at, shown, textarea.value];
@@ -117,7 +119,7 @@ export const openCaption = ({ scan, order, run }, index, onsaved) => {
     if (event.key === "s") saveCaption();
     if (event.key !== "Enter") return;
     event.preventDefault();
-    goTo(Math.min(placeOf(at) + 1, (shown?.of ?? 1) - 1));
+    goTo(Math.min(placeOf(at) + 1, count() - 1));
   });
   // Closing saves nothing that nobody asked to save, and loses nothing either.
   box.addEventListener(

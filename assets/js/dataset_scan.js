@@ -5,7 +5,7 @@ import { formatCount } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { drawPlan, drawScan, problemList } from "./scan_result.js";
 import { on } from "./state.js";
-import { drawThumbnails, showFirstPage } from "./thumbnails.js";
+import { drawThumbnails, imageTools, showFirstPage } from "./thumbnails.js";
 import { showError } from "./toasts.js";
 /** @import { ScanResult, ScanState } from "./scan" */
 
@@ -123,7 +123,7 @@ const drawState = (state) => {
 const drawResult = (changed) => {
   const due = (root) => root && (changed || !root.querySelector(".scan-result").childElementCount);
   if (due(roots.scan)) {
-    drawScan(roots.scan.querySelector(".scan-result"), result);
+    drawScan(roots.scan.querySelector(".scan-result"), result, imageTools());
     drawThumbnails(watch);
   }
   if (due(roots.plan)) drawPlan(roots.plan.querySelector(".scan-result"), result);

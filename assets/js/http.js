@@ -4,11 +4,14 @@
 
 const ROOT = new URL("../../", import.meta.url);
 
-// The address of one of the server's routes ("/image"), with its query; what is undefined or null is left out.
+// The address of one of the server's routes ("/image"), with its query; what is undefined or null is left out, and each
+// value of a list is named.
 export const address = (path, query = {}) => {
   const place = new URL(path.replace(/^\//, ""), ROOT);
   for (const [name, value] of Object.entries(query)) {
-    if (value !== undefined && value !== null) place.searchParams.set(name, String(value));
+    for (const each of Array.isArray(value) ? value : [value]) {
+      if (each !== undefined && each !== null) place.searchParams.append(name, String(each));
+    }
   }
   return place.href;
 };

@@ -42,13 +42,20 @@ export interface ImageLosses {
   verdict: "learnt" | "not_learnt" | "rose" | "memorised" | null;
   word: string;
 }
+// The part of an image that is trained, in shares of its sides; lost: share of its area.
+export interface Crop {
+  box: { left: number; top: number; width: number; height: number };
+  lost: number;
+}
 export interface ScannedItems {
   scan: number;
   pages: number;
+  // Images that the filter shows, on all pages.
+  of: number;
   // Runs that measured these images, and the one whose losses are shown.
   runs: string[];
   run: string | null;
-  // All images by their number, where they are sorted.
+  // The images by their number, where they are sorted or filtered.
   order: number[] | null;
   items: {
     index: number;
@@ -57,11 +64,64 @@ export interface ScannedItems {
     width: number;
     height: number;
     bucket: string | null;
+    crop: Crop | null;
     validation: boolean;
     clip: ScannedClip | null;
     masked: boolean;
     captions: number;
     losses: ImageLosses | null;
+  }[];
+}
+// Value, words and count of what there is to filter by.
+export type Facet = [string, string, number][];
+export interface ImageFacets {
+  status: Facet;
+  shape: Facet;
+  bucket: Facet;
+  // Tags with their counts, and how many different ones there are.
+  tags: [string, number][];
+  of: number;
+}
+export interface BulkPreview {
+  preview: number;
+  what: string;
+  changes: number;
+  files: number;
+  pages: number;
+  rows: { index: number; name: string; file: string; is_new: boolean; parts: ["same" | "old" | "new", string][] }[];
+  skipped: { name: string; note: string }[];
+  skipped_count: number;
+}
+export interface BulkWork {
+  state: "idle" | "running" | "done" | "failed" | "cancelled";
+  number: number;
+  done: number;
+  total: number;
+  text: string;
+  seconds_left: number | null;
+  undo: { id: string; what: string; files: number; at: number; cut_off: boolean } | null;
+}
+export interface NearState {
+  state: "idle" | "running" | "done" | "failed" | "cancelled";
+  scan: number;
+  done: number;
+  total: number;
+  text: string;
+  groups: number;
+  images: number;
+  page: number;
+  pages: number;
+  shown: {
+    count: number;
+    items: {
+      index: number;
+      name: string;
+      path: string;
+      width: number;
+      height: number;
+      caption: string;
+      same: boolean;
+    }[];
   }[];
 }
 export interface ShapeMode {

@@ -112,9 +112,13 @@ const staleNote = (result) => (result.stale ? el("p", { class: "warning" }, resu
 /**
  * @param {Element} node
  * @param {ScanResult} result
+ * @param {HTMLElement[]} tools above the images
  */
-export const drawScan = (node, result) => {
+export const drawScan = (node, result, tools) => {
   const c = result.counts;
+  // The tools are put into the page again: whoever uses one of them stays in it.
+  const focused = /** @type {HTMLElement | null} */ (document.activeElement);
+  const kept = tools.some((tool) => tool.contains(focused));
   fill(
     node,
     staleNote(result),
@@ -141,11 +145,14 @@ export const drawScan = (node, result) => {
     result.histogram ? el("div", { class: "plot-box", id: "histogram" }) : null,
     fileLists(result.lists),
     c.images + c.clips + c.validation ? el("h2", {}, c.clips ? "Videos and images" : "Images") : null,
+    c.images + c.clips + c.validation ? tools : null,
     el("div", { class: "thumb-tools", id: "thumb-tools" }),
+    el("p", { class: "note", id: "thumb-count", "aria-live": "polite" }),
     el("div", { class: "thumbs", id: "thumbs" }),
     el("div", { class: "pager" }),
   );
   if (result.histogram) fillSvg(node.querySelector("#histogram"), result.histogram);
+  if (kept) focused.focus({ preventScroll: true });
 };
 
 // For the Compile tab.

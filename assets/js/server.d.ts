@@ -5,7 +5,7 @@ import type { LoraState } from "./lora";
 import type { FinishState, MemoryFacts } from "./plan";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
-import type { ImageLosses, ScanState, ScannedItems } from "./scan";
+import type { BulkPreview, BulkWork, ImageFacets, ImageLosses, NearState, ScanState, ScannedItems } from "./scan";
 export interface Problem {
   path: string;
   id: string | null;
@@ -344,6 +344,14 @@ export interface Answers {
   "/scan": ScanState;
   "/scan/stop": object;
   "/scan/items": ScannedItems;
+  "/scan/tags": ImageFacets;
+  "/scan/bulk": BulkWork;
+  "/scan/bulk/preview": BulkPreview;
+  "/scan/bulk/apply": BulkWork;
+  "/scan/bulk/undo": BulkWork;
+  "/scan/bulk/stop": BulkWork;
+  "/scan/near": NearState;
+  "/scan/near/stop": NearState;
   "/scan/losses": { losses: ImageLosses | null };
   "/scan/caption": {
     name: string;

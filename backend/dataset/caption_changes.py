@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from backend.dataset.items import count_of, name_files
 Progress = Callable[[int, int], None]
 """Files done and files in all. What it raises ends the changes, and puts back what was written."""
 
+# Files that are written at the same time.
+_AT_ONCE = 16
 _BOM = b"\xef\xbb\xbf"
 _NO_TEXT_FILES = PICTURES | UNREAD_PICTURES | CLIPS | WEIGHTS
 _LOOK_AGAIN = "Nothing was written. Scan again, then look at the changes again."
@@ -70,11 +73,40 @@ def text_of(path: Path, entry: str | None = None) -> str | None:
     data = _bytes_at(path)
     if data is None:
         return None
-    if entry is not None:
-        edits = RowEdits({entry: ((), ())})
-        edit_table(path.suffix.lower(), _table_text(data), edits)
-        return "\n".join(edits.before[entry]) if entry in edits.before else None
-    return _caption_in(path, data)
+    if entry is None:
+        return _caption_in(path, data)
+    edits = RowEdits({entry: ((), ())})
+    edit_table(path.suffix.lower(), _table_text(data), edits)
+    return "\n".join(edits.before[entry]) if entry in edits.before else None
+
+
+def texts_of(places: Iterable[tuple[Path, str | None]]) -> dict[tuple[Path, str | None], str | None | BadCaption]:
+    """`text_of` of many files and rows, each table read once; an error in place of what can't be read."""
+    texts: dict[tuple[Path, str | None], str | None | BadCaption] = {}
+    tables: dict[Path, list[str]] = {}
+    for path, entry in places:
+        if entry is not None:
+            tables.setdefault(path, []).append(entry)
+            continue
+        try:
+            texts[path, None] = text_of(path)
+        except BadCaption as error:
+            texts[path, None] = error
+        except OSError as error:
+            texts[path, None] = BadCaption(f"it can't be read ({error.strerror or error})")
+    for path, entries in tables.items():
+        edits = RowEdits(dict.fromkeys(entries, ((), ())))
+        fault: BadCaption | None = None
+        try:
+            edit_table(path.suffix.lower(), _table_text(captions.read_bytes(path)), edits)
+        except BadCaption as error:
+            fault = error
+        except OSError as error:
+            fault = BadCaption(f"it can't be read ({error.strerror or error})")
+        for entry in entries:
+            rows = "\n".join(edits.before[entry]) if entry in edits.before else None
+            texts[path, entry] = fault or rows
+    return texts
 
 
 def apply(
@@ -86,8 +118,8 @@ def apply(
 ) -> Applied:
     """Make `changes` and return the id that undoes them. Changes without an effect are left out.
 
-    Every file is compared with `before` first: when one differs, Refused names it, and nothing is written. Files are
-    written whole, one after the other; when one can't be written, those before it are put back. what: for the list of
+    Every file is compared with `before` first: when one differs, Refused names it, and nothing is written. Each file
+    is written whole; when one can't be written, the others are put back. what: for the list of
     changes. folder: of the journal, that of the page by default.
 
     Raises:
@@ -99,9 +131,9 @@ def apply(
     with journal.locked():
         name = journal.begin(what, planned)
         try:
-            left = _write(planned, progress)
+            left = _left_by(_write, planned, progress)
         except BaseException:
-            _put_back(planned)
+            _left_by(_restore, planned)
             journal.drop(name)
             raise
         journal.end(name, "applied")
@@ -116,14 +148,11 @@ def undo(name: str, *, folder: Path | None = None, progress: Progress | None = N
     """
     journal = Journal.at(folder)
     with journal.locked():
-        files, left = journal.read(name), []
-        for number, kept in enumerate(files, 1):
-            if not _restore(kept):
-                left.append(kept.path)
-            if progress is not None:
-                progress(number, len(files))
+        files = journal.read(name)
+        left = _left_by(_restore, files, progress)
         journal.end(name, "undone")
-    return Undone(tuple(kept.path for kept in files if kept.path not in left), tuple(left))
+    left_paths = frozenset(left)
+    return Undone(tuple(kept.path for kept in files if kept.path not in left_paths), tuple(left))
 
 
 def _plan(changes: list[CaptionChange]) -> list[Kept]:
@@ -226,22 +255,25 @@ def _bytes_at(path: Path) -> bytes | None:
         return None
 
 
-def _write(planned: list[Kept], progress: Progress | None) -> list[Path]:
-    """Write each file that still is as it was planned; returns the others."""
+def _left_by(write: Callable[[Kept], bool], files: Sequence[Kept], progress: Progress | None = None) -> list[Path]:
+    """The files for which `write` is false. Many at a time: each waits for the disk, and a disk takes them together."""
     left = []
-    for number, kept in enumerate(planned, 1):
-        if _bytes_at(kept.path) == kept.before:
-            _set(kept.path, kept.after)
-        else:
-            left.append(kept.path)
-        if progress is not None:
-            progress(number, len(planned))
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="captions") as pool:
+        for first in range(0, len(files), _AT_ONCE * 4):
+            part = files[first : first + _AT_ONCE * 4]
+            results = zip(part, list(pool.map(write, part)), strict=True)
+            left += [kept.path for kept, is_written in results if not is_written]
+            if progress is not None:
+                progress(first + len(part), len(files))
     return left
 
 
-def _put_back(planned: list[Kept]) -> None:
-    for kept in planned:
-        _restore(kept)
+def _write(kept: Kept) -> bool:
+    """Write a file if it still is as it was planned."""
+    if _bytes_at(kept.path) != kept.before:
+        return False
+    _set(kept.path, kept.after)
+    return True
 
 
 def _restore(kept: Kept) -> bool:

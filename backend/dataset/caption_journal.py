@@ -19,7 +19,7 @@ from backend.base.errors import Refused
 from backend.base.files import locked, write_atomic
 from backend.base.paths import PROJECT_ROOT
 
-FOLDER = PROJECT_ROOT / "cache" / "caption_changes"
+FOLDER = PROJECT_ROOT / "runs" / ".page" / "caption_changes"
 """Where the page and the commands keep theirs."""
 KEEP = 50
 """Sets of changes that can be undone; older ones are removed."""

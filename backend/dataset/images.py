@@ -10,7 +10,7 @@ import io
 import logging
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +19,7 @@ from PIL import Image, PngImagePlugin, UnidentifiedImageError, features
 from backend.config.endings import PICTURES, UNREAD_PICTURES
 from backend.dataset import colour, png
 from backend.dataset.decode_budget import BUDGET
+from backend.dataset.looks import Look, look_at
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Probe:
     """What a check of the whole file says: width and height in px as seen (EXIF-turned), alpha used, animated.
 
     profile: the name of the colour profile that is converted to sRGB, "" for sRGB and files without one,
-    `colour.UNUSABLE` for one that can't be used: colours are then taken as sRGB.
+    `colour.UNUSABLE` for one that can't be used: colours are then taken as sRGB. look: None where no pixel was decoded.
     """
 
     width: int
@@ -86,6 +87,7 @@ class Probe:
     has_alpha: bool
     animated: bool
     profile: str = ""
+    look: Look | None = field(default=None, compare=False)
 
 
 def read_picture(path: Path) -> bytes:
@@ -152,6 +154,7 @@ def _full_probe(data: bytes) -> Probe:
                 image.load()
                 turned = orientation(image) >= 5
                 alpha = _uses_alpha(image)
+                look = look_at(_from_deep_grey(image) if _is_deep(image) else image, _TURN.get(orientation(image)))
             profile = colour.describe(_profile(image, data), _shown_mode(image))
     except UnidentifiedImageError:
         raise BadImage("it is not an image in a known format") from None
@@ -159,7 +162,9 @@ def _full_probe(data: bytes) -> Probe:
         raise BadImage(_reason(error)) from error
     if width < 1 or height < 1:
         raise BadImage("it has no pixels")
-    return Probe(height if turned else width, width if turned else height, alpha, animated, profile)
+    if turned:
+        width, height = height, width
+    return Probe(width, height, alpha, animated, profile, look)
 
 
 def open_image(source: Path | IO[bytes], transparency: str = "white", at_least: int | None = None) -> Image.Image:
@@ -187,6 +192,11 @@ def open_image(source: Path | IO[bytes], transparency: str = "white", at_least: 
     # The orientation has been used up: left in, the next reader would turn it again.
     pixels.info.clear()
     return pixels
+
+
+def look_of(path: Path) -> Look:
+    """The look of a picture that was not decoded when it was measured. Raises as `open_image`."""
+    return look_at(open_image(path, "grey", at_least=64), None)
 
 
 def alpha_of(source: IO[bytes]) -> Image.Image:

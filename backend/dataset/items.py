@@ -242,7 +242,8 @@ class ClipReport:
 class Scan:
     """The result of scanning folders. `ignored` and `other` count files by reason and by ending.
 
-    clips: what is used of each clip, of a family that is trained on them; its windows are among `items`.
+    clips: what is used of each clip, of a family that is trained on them; its windows are among `items`. left_out: the
+    path of each image that is not among `items`, and why.
     """
 
     items: tuple[Item, ...] = ()
@@ -253,6 +254,7 @@ class Scan:
     ignored: Mapping[str, int] = field(default_factory=dict)
     other: Mapping[str, int] = field(default_factory=dict)
     clips: tuple[ClipReport, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     @property
     def problems(self) -> list[Problem]:
@@ -291,6 +293,7 @@ class Scan:
             "ignored": dict(self.ignored),
             "other": dict(self.other),
             **({"clips": [clip.to_dict() for clip in self.clips]} if self.clips else {}),
+            **({"left_out": [list(row) for row in self.left_out]} if self.left_out else {}),
         }
 
     @classmethod
@@ -305,6 +308,7 @@ class Scan:
             ignored=dict(data["ignored"]),
             other=dict(data["other"]),
             clips=tuple(map(ClipReport.from_dict, data.get("clips", ()))),
+            left_out=tuple((path, why) for path, why in data.get("left_out", ())),
         )
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 from backend.dataset.buckets import Fit
 from backend.dataset.images import BadImage, alpha_of, open_image, read_picture
 from backend.dataset.items import Finding, Item, Mask, count_of, name_files
+from backend.dataset.looks import Look
 from backend.dataset.scan_cache import Measured
 from backend.dataset.scan_state import FolderSpec, ScannedPicture
 from backend.dataset.walk import walk
@@ -80,6 +81,25 @@ def pair(
         picture.mask_fault = seen.fault or _other_shape(picture.measured, seen)
         picture.mask = Mask(seen.key, path)
     return [*_missing(missing, len(wanted), spec, setting), *_faults([each for each, _ in wanted], setting)]
+
+
+def nearly_black(
+    pictures: Sequence[ScannedPicture],
+    spec: FolderSpec,
+    looks_of: Callable[[dict[str, tuple[Path, int, int]]], dict[str, Look]],
+) -> list[Finding]:
+    """The warning of mask files whose brightest value is 1, as programs save them that count from 0 to 1."""
+    used = [(each, each.mask) for each in pictures if each.mask is not None and each.mask_fault is None]
+    files = {mask.key: (mask.path, each.measured.width, each.measured.height) for each, mask in used if mask.path}
+    looks = looks_of(files) if files else {}
+    faint = sorted({str(path) for key, (path, *_) in files.items() if key in looks and looks[key].peak == 1})
+    if not faint:
+        return []
+    names = name_files([Path(path).name for path in faint])
+    text = f"{count_of(len(faint), 'mask')} saved with values of 0 and 1 in place of 0 and 255: {names}"
+    remedy = "All of them is as good as black, so they have almost no effect: save them again with 255 for what counts."
+    setting = spec.setting.removesuffix(".path") + ".mask_path"
+    return [Finding("faint_mask", "warning", text, remedy, tuple(faint), setting)]
 
 
 def of_alpha(measured: Measured) -> Mask | None:

@@ -27,6 +27,7 @@ from backend.dataset.clips import probe as probe_clip
 from backend.dataset.file_lists import is_list, read_list
 from backend.dataset.images import BadImage, probe, read_picture
 from backend.dataset.items import CaptionRow, DatasetScan, Finding, FolderReport, Item, Scan
+from backend.dataset.known_looks import looks_of
 from backend.dataset.scan_cache import Measured, ScanCache, Stamp
 from backend.dataset.scan_captions import by_lower_ending, caption_files, finished, read_all
 from backend.dataset.scan_state import FolderSpec, ScannedPicture, ScanState
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from backend.config.sections.validation import ValidationFolder
 
 log = logging.getLogger(__name__)
+
+_NO_REPEATS = "its folder has 0 repeats"
 
 # done, total, path of the picture just measured
 Progress = Callable[[int, int, str], None]
@@ -102,6 +105,7 @@ def scan(
         ignored=scan_findings.add_counts(files.ignored for files in gathered.walks.values()),
         other=scan_findings.other_files(gathered),
         clips=tuple(gathered.clips),
+        left_out=tuple((str(each.path), why) for each in gathered.found if (why := _left_out(each, gathered))),
     )
 
 
@@ -129,7 +133,6 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             rule=CaptionRule.of(cfg.captions),
         )
 
-    most, clips = most_controls(cfg), ClipRule.of(cfg)
     folders = folder_specs(cfg)
     train = look(folders)
     if not folders:
@@ -140,14 +143,11 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
         train, held = hold_out(train, data.validation_split, data.validation_split_seed)
         if held is not None:
             sets[HELD_OUT] = held
-    for index, folder in enumerate(cfg.validation.validation_folders):
-        setting = f"validation.validation_folders[{index}].path"
-        spec = FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)
-        mask = None if folder.mask_path is None else resolve(folder.mask_path)
-        result = look([replace(spec, mask=mask, alpha_mask=cfg.masks.alpha_mask)])
+    for folder, spec in zip(cfg.validation.validation_folders, validation_specs(cfg), strict=True):
+        result = look([spec])
         # Repeats weigh training; a measurement sees each picture once.
         once = tuple(replace(item, repeats=1) for item in result.items)
-        findings = (*trained_too(train, once, folder.name, setting), *result.findings)
+        findings = (*trained_too(train, once, folder.name, spec.setting), *result.findings)
         sets[folder.name] = replace(result, items=once, findings=findings)
     return DatasetScan(train, sets)
 
@@ -159,7 +159,9 @@ def _give_masks(
     if spec.alpha_mask:
         for picture in own:
             picture.mask = masks.of_alpha(picture.measured)
-    return masks.pair(own, spec, partial(_measure, memory=ScanCache(cache_dir), progress=None, workers=workers))
+    memory = ScanCache(cache_dir)
+    findings = masks.pair(own, spec, partial(_measure, memory=memory, progress=None, workers=workers))
+    return [*findings, *masks.nearly_black(own, spec, partial(looks_of, memory=memory, workers=workers))]
 
 
 def folder_specs(cfg: Config) -> list[FolderSpec]:
@@ -185,6 +187,18 @@ def folder_specs(cfg: Config) -> list[FolderSpec]:
         )
         for index, folder in enumerate(cfg.dataset.folders)
     ]
+
+
+def validation_specs(cfg: Config) -> list[FolderSpec]:
+    """The validation folders of `cfg`, as they are scanned."""
+    most, clips = most_controls(cfg), ClipRule.of(cfg)
+    specs = []
+    for index, folder in enumerate(cfg.validation.validation_folders):
+        setting = f"validation.validation_folders[{index}].path"
+        spec = FolderSpec(resolve(folder.path), 1, setting, _control(folder), most, clips)
+        mask = None if folder.mask_path is None else resolve(folder.mask_path)
+        specs.append(replace(spec, mask=mask, alpha_mask=cfg.masks.alpha_mask))
+    return specs
 
 
 def most_controls(cfg: Config) -> int:
@@ -302,7 +316,9 @@ def _measure_one(path: Path, clips: bool = False) -> tuple[Stamp | None, Measure
     except BadImage as error:
         return stamp, Measured(fault=str(error))
     key = hashlib.sha256(data).hexdigest()
-    measured = Measured(key, seen.width, seen.height, seen.has_alpha, seen.animated, profile=seen.profile)
+    measured = Measured(
+        key, seen.width, seen.height, seen.has_alpha, seen.animated, profile=seen.profile, look=seen.look
+    )
     if not clips or not seen.animated:
         return stamp, measured
     try:
@@ -312,16 +328,26 @@ def _measure_one(path: Path, clips: bool = False) -> tuple[Stamp | None, Measure
         return None, Measured(fault=str(error))
 
 
+def _left_out(picture: ScannedPicture, gathered: ScanState) -> str:
+    """Why a picture is not trained on; "" when it is."""
+    if picture.measured.fault is not None:
+        return picture.measured.fault
+    if picture.caption_fault is not None:
+        return f"its caption can't be used: {picture.caption_fault}"
+    if gathered.folders[picture.folder].control is not None and not picture.controls:
+        return "it has no control image"
+    if picture.mask_fault is not None:
+        return f"its mask can't be used: {picture.mask_fault}"
+    return "" if picture.repeats else _NO_REPEATS
+
+
 def _items(gathered: ScanState) -> list[Item]:
     items = []
     used: dict[str, int] = {}
     for picture in gathered.found:
         seen = picture.measured
-        if seen.fault is not None or picture.caption_fault is not None:
-            continue
-        if gathered.folders[picture.folder].control is not None and not picture.controls:
-            continue
-        if picture.mask_fault is not None:
+        why = _left_out(picture, gathered)
+        if why and why != _NO_REPEATS:
             continue
         used[str(picture.path.parent)] = used.get(str(picture.path.parent), 0) + 1
         if picture.repeats:

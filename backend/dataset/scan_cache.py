@@ -12,11 +12,13 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from backend.dataset.clips import ClipFacts
+from backend.dataset.looks import Look
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,7 @@ class Measured:
     """What is known of one file: its content key and measures, or why it is no usable picture (`fault`).
 
     profile: what its colour profile does, as in `images.Probe`. clip: its frames, where it was measured as a clip.
+    look: as in `images.Probe`; kept by content, and not read back with the rest (see `ScanCache.looks`).
     """
 
     key: str = ""
@@ -61,6 +64,7 @@ class Measured:
     fault: str | None = None
     profile: str = ""
     clip: ClipFacts | None = None
+    look: Look | None = field(default=None, compare=False)
 
 
 class ScanCache:
@@ -87,8 +91,8 @@ class ScanCache:
             return None
 
     def put(self, rows: Iterable[tuple[Path, Stamp, Measured]]) -> None:
-        """Remember measures; files touched just now are left out."""
-        now = time.time()
+        """Remember measures; files touched just now are left out, except for the look of their content."""
+        rows, now = list(rows), time.time()
         values = [
             (os.fsencode(os.path.abspath(path)), s.size, s.mtime_ns, s.ctime_ns)
             + (m.key, m.width, m.height, m.has_alpha, m.animated, m.fault, m.profile)
@@ -96,13 +100,33 @@ class ScanCache:
             for path, s, m in rows
             if not s.is_young(now)
         ]
+        marks = ", ".join("?" * (_COLUMNS.count(",") + 1))
+        self._write(f"INSERT OR REPLACE INTO images ({_COLUMNS}) VALUES ({marks})", values)
+        self.put_looks({m.key: m.look for _, _, m in rows if m.look is not None})
+
+    def looks(self) -> dict[str, Look]:
+        """The look of each content that was measured, by its key."""
+        if self._path is None or not self._path.is_file():
+            return {}
+        try:
+            with contextlib.closing(_open(self._path)) as connection:
+                return {key: Look(*row) for key, *row in connection.execute("SELECT key, grey, peak FROM looks")}
+        except (sqlite3.Error, OSError) as error:
+            log.info("the scan cache can't be read: %s", error)
+            return {}
+
+    def put_looks(self, looks: Mapping[str, Look]) -> None:
+        """Remember looks by content key."""
+        values = [(key, look.grey, look.peak) for key, look in looks.items()]
+        self._write("INSERT OR REPLACE INTO looks (key, grey, peak) VALUES (?, ?, ?)", values)
+
+    def _write(self, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
         if not values or self._path is None:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(_open(self._path)) as connection, connection:
-                marks = ", ".join("?" * len(values[0]))
-                connection.executemany(f"INSERT OR REPLACE INTO images ({_COLUMNS}) VALUES ({marks})", values)
+                connection.executemany(statement, values)
         except (sqlite3.Error, OSError) as error:
             log.info("the scan cache was not written to %s: %s", self._path, error)
 
@@ -144,6 +168,9 @@ def _open(path: Path) -> sqlite3.Connection:
                     "profile TEXT, clip TEXT)"
                 )
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
+        # by content, so that it stays true whatever becomes of a row's meaning
+        with contextlib.suppress(sqlite3.OperationalError):
+            connection.execute("CREATE TABLE IF NOT EXISTS looks (key TEXT PRIMARY KEY, grey BLOB, peak INTEGER)")
     except BaseException:
         connection.close()
         raise

@@ -40,7 +40,7 @@ def read_all(gathered: ScanState) -> None:
             if picture.listed is None:
                 picture.listed = _tabled(picture, tables[picture.folder], spec, gathered)
             texts = tuple(text for text in picture.listed or () if text.strip())
-            picture.captions = texts or (_class_of(spec, picture.path),)
+            picture.captions = texts or (class_caption(spec, picture.path),)
         else:
             _read_files(gathered, picture)
         picture.caption = picture.captions[0]
@@ -117,7 +117,7 @@ def _tabled(
     return None
 
 
-def _class_of(spec: FolderSpec, picture: Path) -> str:
+def class_caption(spec: FolderSpec, picture: Path) -> str:
     """The caption of a picture that has no file and no line in a list: "" where the folder gives none."""
     if spec.class_tokens is not None or not spec.is_reg:
         return spec.class_tokens or ""

@@ -103,16 +103,17 @@ def test_nothing_is_written_when_one_file_is_another_by_now(folder: Path) -> Non
 def test_changes_that_end_midway_are_undone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, planned, journal = bytes_in(folder), changes_of(folder, "!"), folder.parent / "journal"
 
+    monkeypatch.setattr(caption_changes, "_AT_ONCE", 1)
+
     def stop(done: int, total: int) -> None:
-        if done == 3:
-            assert bytes_in(folder) != before
-            raise KeyboardInterrupt
+        assert bytes_in(folder) != before and (done, total) == (4, 6)
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         apply(planned, folder=journal, progress=stop)
     assert bytes_in(folder) == before and Journal.at(journal).entries() == []
     # a crash leaves no time to put anything back
-    monkeypatch.setattr(caption_changes, "_put_back", lambda planned: None)
+    monkeypatch.setattr(caption_changes, "_restore", lambda kept: True)
     monkeypatch.setattr(Journal, "drop", lambda self, name: None)
     with pytest.raises(KeyboardInterrupt):
         apply(planned, folder=journal, progress=stop)

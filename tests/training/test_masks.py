@@ -153,6 +153,20 @@ def test_masks_are_found_by_name_and_by_transparency_and_wrong_ones_are_named(tm
     assert "2 masks" in words["bad_mask"] and "64 x 96 px" in words["bad_mask"] and "not an image" in words["bad_mask"]
     _, scan = look(tmp_path, {"mask_path": str(tmp_path / "m")})
     assert "2 of 6 images without a mask: b.png, clear.png" in {f.kind: f.text for f in scan.findings}["no_mask"]
+    assert "faint_mask" not in {f.kind for f in scan.findings}
+    # counted from 0 to 1, not to 255: by memory too, and a black mask is another matter
+    (tmp_path / "m" / "d.png").unlink()
+    for name, value in (("d", 1), ("b", 0)):
+        Image.new("L", (64, 64), 0).save(tmp_path / "m" / f"{name}.png")
+        with Image.open(tmp_path / "m" / f"{name}.png") as mask:
+            mask.paste(value, (0, 0, 32, 64))
+            mask.save(tmp_path / "m" / f"{name}.png")
+    for _ in range(2):
+        _, scan = look(tmp_path, {"mask_path": str(tmp_path / "m")})
+        assert [f.text for f in scan.findings if f.kind == "faint_mask"] == [
+            "1 mask saved with values of 0 and 1 in place of 0 and 255: d.png"
+        ]
+    (tmp_path / "m" / "b.png").unlink()
     measured = [{"path": str(tmp_path / "i" / "in"), "name": "own", "mask_path": str(tmp_path / "m" / "in")}]
     cfg, _ = look(tmp_path, {}, validation={"validation_folders": measured})
     assert [item.mask is not None for item in scan_dataset(cfg).validation["own"].items] == [True]

@@ -1,0 +1,97 @@
+"""Finds near-duplicates among the images of the page's scan, in a subprocess, and shows them in groups."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from backend.base.files import write_atomic
+from gui.dataset_scan import PageScan
+from gui.jobs import Job
+
+GROUPS = 12
+"""Groups that are shown at a time."""
+_MOST_SHOWN = 24
+
+
+class NearDuplicates:
+    """The newest search, of the newest scan."""
+
+    def __init__(self, scan: PageScan) -> None:
+        self.scan = scan
+        self.job = Job()
+        self.done = 0
+        self.total = 0
+        self._of = 0  # the scan that was searched
+        self._groups: list[list[int]] = []
+        self._text = ""
+
+    def start(self) -> bool:
+        """Search the images of the scan; False when a search runs, or there is nothing to search."""
+        scan = self.scan
+        numbers = [number for number, item in enumerate(scan.items) if item.window is None]
+        if self.job.state == "running" or not numbers or scan.cache_folder is None:
+            return False
+        items = [scan.items[number] for number in numbers]
+        images = [[item.key, str(item.path), item.width, item.height] for item in items]
+        path = scan.folder / "near_duplicates.json"
+        write_atomic(path, json.dumps({"cache_dir": str(scan.cache_folder), "images": images}))
+        self.done, self.total, self._of, self._groups, self._text = 0, len(images), scan.number, [], ""
+        output: dict[str, Any] = {}
+
+        def line(document: dict[str, Any]) -> None:
+            if document.get("kind") == "progress":
+                self.done, self.total = document["done"], document["total"]
+            elif document.get("kind") == "result":
+                output.update(document)
+
+        def end(code: int, errors: str) -> bool:
+            if "groups" not in output:
+                last = errors.splitlines()[-1] if errors else ""
+                self._text = f"The search ended early (exit code {code}). {last}".strip()
+                return False
+            self._groups = [[numbers[at] for at in group] for group in output["groups"]]
+            if output["unread"]:
+                self._text = f"{output['unread']:,} could not be read and were left out."
+            return True
+
+        return self.job.start("backend.dataset.near_duplicates", [str(path)], line, end)
+
+    def facts(self, page: int) -> dict[str, Any]:
+        """State, progress, and one page of groups. A search of an earlier scan counts for nothing."""
+        is_now = self._of == self.scan.number
+        state = self.job.state if is_now else "idle"
+        groups = self._groups if is_now and state == "done" else []
+        pages = max(1, -(-len(groups) // GROUPS))
+        page = min(max(0, page), pages - 1)
+        return {
+            "state": state,
+            "scan": self.scan.number,
+            "done": self.done,
+            "total": self.total,
+            "text": self._text if is_now else "",
+            "groups": len(groups),
+            "images": sum(map(len, groups)),
+            "page": page,
+            "pages": pages,
+            "shown": [self._group(group) for group in groups[page * GROUPS : (page + 1) * GROUPS]],
+        }
+
+    def _group(self, group: list[int]) -> dict[str, Any]:
+        items = [(number, self.scan.items[number]) for number in group]
+        keys = [item.key for _, item in items]
+        return {
+            "count": len(group),
+            "items": [
+                {
+                    "index": number,
+                    "name": item.path.name,
+                    "path": str(item.path),
+                    "width": item.width,
+                    "height": item.height,
+                    "caption": item.caption[:300],
+                    "same": keys.count(item.key) > 1,
+                }
+                for number, item in items[:_MOST_SHOWN]
+            ],
+        }

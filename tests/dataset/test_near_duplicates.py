@@ -1,0 +1,52 @@
+"""Near-duplicates are found by what images show, whatever their size, format, brightness and turn; and only those."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageEnhance
+
+from backend.base.paths import PROJECT_ROOT
+from backend.dataset import known_looks, near_duplicates
+from backend.dataset.scan import scan
+from backend.dataset.scan_state import FolderSpec
+
+DEMO = PROJECT_ROOT / "assets" / "demo" / "concept"
+
+
+def test_copies_in_other_sizes_and_formats_are_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "images"
+    shutil.copytree(DEMO, folder)
+    first = sorted(folder.glob("*.png"))[0]
+    with Image.open(first) as image:
+        image = image.convert("RGB")
+    image.resize((image.width * 2, image.height * 2)).save(folder / "zz-large.jpg", quality=70)
+    ImageEnhance.Brightness(image).enhance(1.15).save(folder / "zz-bright.webp", quality=80)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.transpose(Image.Transpose.ROTATE_90).save(folder / "zz-turned.jpg", quality=90, exif=exif)
+    # flat images have no edges to compare, and differ all the same
+    Image.new("RGB", (64, 64), "white").save(folder / "zz-white.png")
+    cache = tmp_path / "cache"
+    items = scan([FolderSpec(folder)], cache_dir=cache).items
+    request = tmp_path / "request.json"
+    images = [[item.key, str(item.path), item.width, item.height] for item in items]
+    request.write_text(json.dumps({"cache_dir": str(cache), "images": images}))
+    near_duplicates.main([str(request)])
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [{items[number].path.name for number in group} for group in result["groups"]] == [
+        {first.name, "zz-large.jpg", "zz-bright.webp", "zz-turned.jpg"}
+    ]
+    assert result["unread"] == 0
+    # by content: what was seen once is not decoded again, and without that memory all is
+    monkeypatch.setattr(known_looks, "look_of", lambda path: pytest.fail(f"{path} is decoded again"))
+    near_duplicates.main([str(request)])
+    monkeypatch.undo()
+    request.write_text(json.dumps({"cache_dir": str(tmp_path / "other"), "images": images}))
+    near_duplicates.main([str(request)])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
