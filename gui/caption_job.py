@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from backend.runs.captioning.folder import ResultFolder, newest
 from backend.runs.captioning.model_folder import CaptionModel, read_model
 from backend.runs.captioning.proposals import Proposal, proposals
 from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Target, identity
-from backend.runs.captioning.targets import old_caption, targets_of
+from backend.runs.captioning.targets import old_captions, targets_of
 from gui import messages
 from gui.caption_refresh import refresh
 from gui.dataset_scan import PageScan
@@ -43,7 +42,7 @@ class CaptionJob:
         self._results: ResultFolder | None = newest(self.root)
         self._request = None if self._results is None else self._results.request()
         self._progress: dict[str, Any] = {}
-        self._old: dict[Target, tuple[object, str | Refused | None]] = {}
+        self._old: dict[Target, tuple[object, str | None | Refused]] = {}
 
     def start(self, options: CaptionOptions, roots: Sequence[Path]) -> None:
         """Caption the scanned images. roots: folders of runs that may need the GPU.
@@ -170,24 +169,23 @@ class CaptionJob:
     def _offered(self) -> list[Proposal | Refused]:
         if self._request is None or self._results is None:
             return []
-        return list(proposals(self._request, self._results, self._old_caption))
+        return list(proposals(self._request, self._results, self._old_captions))
 
-    def _old_caption(self, target: Target) -> str | None:
-        """As `old_caption`, read again only where the file has changed."""
-        stamp: object = None
-        with suppress(OSError):
-            status = target.file.stat()
-            stamp = (status.st_mtime_ns, status.st_size)
-        kept = self._old.get(target)
-        if kept is None or kept[0] != stamp:
-            try:
-                kept = stamp, old_caption(target)
-            except Refused as refused:
-                kept = stamp, refused
-            self._old[target] = kept
-        if isinstance(kept[1], Refused):
-            raise kept[1]
-        return kept[1]
+    def _old_captions(self, targets: Sequence[Target]) -> dict[Target, str | None | Refused]:
+        """As `old_captions`, read again only where a file has changed."""
+        stamps = {each: _stamp(each.file) for each in targets}
+        stale = [each for each in targets if each not in self._old or self._old[each][0] != stamps[each]]
+        for target, text in old_captions(stale).items():
+            self._old[target] = stamps[target], text
+        return {each: self._old[each][1] for each in targets}
+
+
+def _stamp(file: Path) -> object:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def model_facts(model: CaptionModel, options: CaptionOptions) -> dict[str, Any]:
