@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,14 @@ from backend.base.jsonable import dumps
 from backend.base.paths import resolve
 from backend.base.redact import redact
 from backend.dataset import caption_changes
-from backend.dataset.caption_sources import read_captions
-from backend.dataset.captions import BadCaption
 from backend.plan.memory.machine import installed_gpus
 from backend.runs.captioning.folder import ResultFolder, newest
 from backend.runs.captioning.model_folder import CaptionModel, read_model
 from backend.runs.captioning.proposals import Proposal, proposals
 from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Target, identity
-from backend.runs.captioning.targets import old_caption, targets_of
+from backend.runs.captioning.targets import old_captions, targets_of
 from gui import messages
+from gui.caption_refresh import refresh
 from gui.dataset_scan import PageScan
 from gui.jobs import Job
 
@@ -45,7 +42,7 @@ class CaptionJob:
         self._results: ResultFolder | None = newest(self.root)
         self._request = None if self._results is None else self._results.request()
         self._progress: dict[str, Any] = {}
-        self._old: dict[Target, tuple[object, str | Refused | None]] = {}
+        self._old: dict[Target, tuple[object, str | None | Refused]] = {}
 
     def start(self, options: CaptionOptions, roots: Sequence[Path]) -> None:
         """Caption the scanned images. roots: folders of runs that may need the GPU.
@@ -156,59 +153,39 @@ class CaptionJob:
 
     def write(self) -> dict[str, Any]:
         """Write the chosen captions. Refused where files changed meanwhile: nothing is written then."""
-        chosen = [each for each in self._offered() if isinstance(each, Proposal) and not each.left]
-        if not chosen:
+        proposed = [each for each in self._offered() if isinstance(each, Proposal) and not each.left]
+        if not proposed:
             raise HTTPException(422, "No caption is chosen.")
-        done = caption_changes.apply([each.change for each in chosen], "Captions by a model", folder=self.journal)
-        self._reread({each.target.file for each in chosen})
+        done = caption_changes.apply([each.change for each in proposed], "Captions by a model", folder=self.journal)
+        refresh(self.scan, {each.target.file.resolve() for each in proposed})
         return {"id": done.id, "files": done.files, "changed": [str(path) for path in done.left]}
 
     def undo(self, name: str) -> dict[str, Any]:
         """Put the files of an earlier write back."""
         undone = caption_changes.undo(name, folder=self.journal)
-        self._reread({*undone.files})
+        refresh(self.scan, undone.files)
         return {"files": len(undone.files), "changed": [str(path) for path in undone.left]}
 
     def _offered(self) -> list[Proposal | Refused]:
         if self._request is None or self._results is None:
             return []
-        return list(proposals(self._request, self._results, self._old_caption))
+        return list(proposals(self._request, self._results, self._old_captions))
 
-    def _old_caption(self, target: Target) -> str | None:
-        """As `old_caption`, read again only where the file has changed."""
-        stamp: object = None
-        with suppress(OSError):
-            status = target.file.stat()
-            stamp = (status.st_mtime_ns, status.st_size)
-        kept = self._old.get(target)
-        if kept is None or kept[0] != stamp:
-            try:
-                kept = stamp, old_caption(target)
-            except Refused as refused:
-                kept = stamp, refused
-            self._old[target] = kept
-        if isinstance(kept[1], Refused):
-            raise kept[1]
-        return kept[1]
+    def _old_captions(self, targets: Sequence[Target]) -> dict[Target, str | None | Refused]:
+        """As `old_captions`, read again only where a file has changed."""
+        stamps = {each: _stamp(each.file) for each in targets}
+        stale = [each for each in targets if each not in self._old or self._old[each][0] != stamps[each]]
+        for target, text in old_captions(stale).items():
+            self._old[target] = stamps[target], text
+        return {each: self._old[each][1] for each in targets}
 
-    def _reread(self, files: set[Path]) -> None:
-        """Update the scan to what these files hold now."""
-        real = {file.resolve() for file in files}
-        for index, item in enumerate(self.scan.items):
-            target = targets_of([item], self.scan.caption_extension, "replace")
-            if not target or target[0].file.resolve() not in real:
-                continue
-            file, entry = target[0].file, target[0].entry
-            texts: tuple[str, ...] = ()
-            with suppress(OSError, BadCaption, Refused):
-                if entry is None:
-                    texts = read_captions(file, self.scan.caption_lines)[0]
-                else:
-                    texts = tuple((old_caption(target[0]) or "").split("\n"))
-            updated = self.scan.finished(item, tuple(filter(None, texts)) or ("",))
-            if entry is None:
-                updated = replace(updated, caption_path=file if file.exists() else None)
-            self.scan.edited(index, updated)
+
+def _stamp(file: Path) -> object:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def model_facts(model: CaptionModel, options: CaptionOptions) -> dict[str, Any]:

@@ -39,12 +39,12 @@ def routes(scan: PageScan, store: RunStore, preview: PreviewFolder, folder: Path
     @router.post("/captioning")
     def start(options: CaptionOptions) -> Response:
         """Start to caption the scanned images, or continue."""
-        chosen = options.model_copy(update={"model": str(_folder_of(options))})
+        resolved = options.model_copy(update={"model": str(_folder_of(options))})
 
         def begin() -> None:
-            if chosen.device != "cpu":
+            if resolved.device != "cpu":
                 give_gpu_back(preview)
-            job.start(chosen, store.roots())
+            job.start(resolved, store.roots())
 
         or_refusal(begin)
         return answer({})
@@ -59,6 +59,13 @@ def routes(scan: PageScan, store: RunStore, preview: PreviewFolder, folder: Path
         """Stop it; the captions so far are kept."""
         job.job.cancel()
         return answer({})
+
+    _difference_routes(router, job)
+    return router
+
+
+def _difference_routes(router: APIRouter, job: CaptionJob) -> None:
+    """What a person sees of the captions, decides of them, writes and undoes."""
 
     @router.get("/captioning/difference")
     def difference(page: Annotated[int, Query(ge=0)] = 0) -> Response:
@@ -77,15 +84,13 @@ def routes(scan: PageScan, store: RunStore, preview: PreviewFolder, folder: Path
 
     @router.post("/captioning/write")
     def write() -> Response:
-        """Write the chosen captions."""
+        """Write the resolved captions."""
         return answer(or_refusal(job.write))
 
     @router.post("/captioning/undo")
     def undo(id: Annotated[str, Body(embed=True, max_length=100)]) -> Response:  # noqa: A002 - as the answer names it
         """Undo an earlier write."""
         return answer(or_refusal(lambda: job.undo(id)))
-
-    return router
 
 
 def _folder_of(options: CaptionOptions) -> Path:

@@ -75,10 +75,10 @@ export class CaptioningDifference {
     );
   }
 
-  showChosen(chosen, count) {
-    this.chosen = chosen;
-    setText(this.write, `Write ${formatCount(chosen, "caption")}`);
-    this.write.disabled = !chosen;
+  showChosen(number, count) {
+    this.chosen = number;
+    setText(this.write, `Write ${formatCount(number, "caption")}`);
+    this.write.disabled = !number;
     setText(this.count, `${formatCount(count, "caption")} would change. Nothing is written before you press Write.`);
   }
 
@@ -125,7 +125,7 @@ export class CaptioningDifference {
       el(
         "div",
         { class: "captioning-words" },
-        el("label", { class: "captioning-name" }, box, el("span", {}, row.name)),
+        el("label", { class: "captioning-name check" }, box, el("span", {}, row.name)),
         el("p", { class: row.old ? "captioning-old" : "captioning-old note" }, row.old || "no caption"),
         words,
       ),

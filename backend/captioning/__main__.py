@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 RESULTS = PROJECT_ROOT / "runs" / ".captions"
 """Where the command keeps what models said."""
+CACHE = PROJECT_ROOT / "cache"
+"""Where scans of folders are kept."""
 
 _OPTIONS = ("model", "task", "prompt", "max_tokens", "beams", "batch", "precision", "device", "megapixels", "prefix",
             "suffix", "trigger")  # fmt: skip
@@ -73,17 +75,17 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
 def _caption(options: argparse.Namespace, console: Console) -> int:
     if options.folder is None or options.model is None:
         raise Refused("there is no folder or no model", "Write launcher.py caption FOLDER --model DIR.")
-    chosen = _chosen(options)
-    chosen.asked(read_model(resolve(chosen.model)))
-    scanned = scan([FolderSpec(resolve(options.folder))], options.caption_extension, cache_dir=PROJECT_ROOT / "cache")
+    caption_options = _chosen(options)
+    caption_options.asked(read_model(resolve(caption_options.model)))
+    scanned = scan([FolderSpec(resolve(options.folder))], options.caption_extension, cache_dir=CACHE)
     faults = [finding.sentence() for finding in scanned.findings if finding.kind in _FAULTS]
     if not scanned.items:
         raise Refused(" ".join(faults) or f"{options.folder} has no images", "Give a folder with images.")
     for fault in faults:
         console.print(f"warning: {fault}", style="yellow", markup=False, soft_wrap=True)
-    targets = targets_of(scanned.items, options.caption_extension, chosen.existing)
-    request = CaptionRequest(options=chosen, targets=tuple(targets))
-    session = Session.open(request, resolve(options.results))
+    targets = targets_of(scanned.items, options.caption_extension, caption_options.existing)
+    request = CaptionRequest(options=caption_options, targets=tuple(targets))
+    session = Session.open(request, RESULTS)
     if len(targets) < len(scanned.items):
         has = len(scanned.items) - len(targets)
         console.print(f"{has} of {len(scanned.items)} images have a caption and are left (--overwrite, --append).")
@@ -208,7 +210,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--undo", metavar="ID", help="undo an earlier --write")
     _add_options(add)
     add("--caption-extension", default=".txt", metavar=".EXT", help="ending of the caption files (default: .txt)")
-    add("--results", default=str(RESULTS), metavar="DIR", help=argparse.SUPPRESS)
     add("--json", action="store_true", help="print the result as JSON, for programs")
     return parser
 

@@ -35,7 +35,7 @@ INSTRUCTION = "Describe the photo."
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for c in m.content %}{% if c.type == 'image' %}"
     "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c.text }}{% endif %}{% endfor %}<|im_end|>\n"
-    "{% endfor %}<|im_start|>assistant\n"
+    "{% endfor %}{{ '<|im_start|>assistant\n' }}"
 )
 
 
@@ -65,7 +65,7 @@ def blip2(folder: Path) -> None:
     tokenizer = _byte_tokenizer(["<image>"])
     size = len(tokenizer)
     query = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
-             "encoder_hidden_size": WIDTH, "vocab_size": 30}  # fmt: skip
+             "encoder_hidden_size": WIDTH, "vocab_size": 30, "initializer_range": 0.5}  # fmt: skip
     text = {"model_type": "opt", "vocab_size": size, "hidden_size": WIDTH, "num_hidden_layers": 2, "ffn_dim": 32,
             "num_attention_heads": 2, "max_position_embeddings": 64, "word_embed_proj_dim": WIDTH, "bos_token_id": 0,
             "eos_token_id": 2, "pad_token_id": 1, "init_std": 0.5}  # fmt: skip
@@ -74,6 +74,7 @@ def blip2(folder: Path) -> None:
         qformer_config=query,
         text_config=text,
         num_query_tokens=4,
+        initializer_range=0.5,
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
     )
     _save(Blip2ForConditionalGeneration(config), folder)

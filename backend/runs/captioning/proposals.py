@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from backend.base.errors import Refused
 from backend.dataset.caption_changes import CaptionChange
 from backend.runs.captioning.folder import Result, ResultFolder
 from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Target
-from backend.runs.captioning.targets import old_caption
+from backend.runs.captioning.targets import has_words, old_captions
 
 _SPACES = re.compile(r"\s+")
 
@@ -37,9 +37,9 @@ def tidy(text: str) -> str:
     return _SPACES.sub(" ", text).strip()
 
 
-def new_caption(said: str, old: str | None, options: CaptionOptions) -> str:
+def new_caption(words: str, old: str | None, options: CaptionOptions) -> str:
     """The caption to write: prefix and suffix around what the model said, after the old caption where it stays."""
-    text = f"{options.prefix}{tidy(said)}{options.suffix}".strip()
+    text = f"{options.prefix}{tidy(words)}{options.suffix}".strip()
     kept = (old or "").strip()
     if options.existing == "append" and kept:
         # appended a second time it would stand there twice
@@ -51,23 +51,24 @@ def new_caption(said: str, old: str | None, options: CaptionOptions) -> str:
 
 
 def proposals(
-    request: CaptionRequest, folder: ResultFolder, old: Callable[[Target], str | None] = old_caption
+    request: CaptionRequest,
+    folder: ResultFolder,
+    old: Callable[[Sequence[Target]], Mapping[Target, str | None | Refused]] = old_captions,
 ) -> Iterator[Proposal | Refused]:
     """The new captions that differ from the old ones, in the order of the images; a refusal where a file is broken.
 
-    Images with a caption give none where they are to be left. old: reads captions, as `old_caption`.
+    Images with a caption give none where they are to be left. old: reads captions, as `old_captions`.
     """
     results, choices = folder.results(), folder.choices()
-    for target in request.targets:
-        result = results.get(str(target.image))
-        if result is None or result.error:
+    ready = {each: results[str(each.image)] for each in request.targets if str(each.image) in results}
+    ready = {each: result for each, result in ready.items() if not result.error}
+    captions = old([*ready])
+    for target, result in ready.items():
+        caption = captions[target]
+        if isinstance(caption, Refused):
+            yield caption
             continue
-        try:
-            choice = choices.get(str(target.image), {})
-            proposal = _proposal(target, old(target), result, request.options, choice)
-        except Refused as refused:
-            yield refused
-            continue
+        proposal = _proposal(target, caption, result, request.options, choices.get(str(target.image), {}))
         if proposal is not None:
             yield proposal
 
@@ -75,7 +76,7 @@ def proposals(
 def _proposal(
     target: Target, old: str | None, result: Result, options: CaptionOptions, choice: Mapping[str, Any]
 ) -> Proposal | None:
-    if options.existing == "leave" and (old or "").strip():
+    if options.existing == "leave" and has_words(old):
         return None
     text = choice.get("text")
     edited = isinstance(text, str)

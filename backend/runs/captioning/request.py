@@ -18,6 +18,11 @@ Task = Literal["caption", "detailed", "more_detailed"]
 Existing = Literal["leave", "replace", "append"]
 Precision = Literal["auto", "bf16", "fp16", "fp32", "int8", "nf4"]
 
+_FLORENCE_TASKS: Mapping[Task, str] = {
+    "caption": "<CAPTION>",
+    "detailed": "<DETAILED_CAPTION>",
+    "more_detailed": "<MORE_DETAILED_CAPTION>",
+}
 _QWEN_PROMPTS: Mapping[Task, str] = {
     "caption": "Describe this image in one short sentence. Begin with the subject, not with words such as 'The image'.",
     "detailed": "Describe this image in two or three sentences: subject, clothes or parts, action, and surroundings. "
@@ -70,7 +75,7 @@ class CaptionOptions(BaseModel):
             if self.prompt.strip():
                 text = f"{model.layout.title} takes no prompt of one's own"
                 raise Refused(text, "Leave the prompt empty and choose a task.", "prompt")
-            return f"<{self.task.upper()}>"
+            return _FLORENCE_TASKS[self.task]
         if takes == "start":
             return self.prompt.strip()
         return self.prompt.strip() or _QWEN_PROMPTS[self.task]
