@@ -15,8 +15,8 @@ import pytest
 from backend.setup import pip, requirements, system
 from tests.tiny.clone import ROOT, Clone, base_python
 
-COMMANDS = ["gui", "train", "sample", "lora", "publish", "plan", "finish", "tune", "import", "doctor", "demo", "test", "bench"]
-COMMANDS += ["status", "stop", "logs", "queue", "cache"]
+COMMANDS = ["gui", "train", "sample", "lora", "publish", "plan", "finish", "tune", "import", "doctor", "demo", "test"]
+COMMANDS += ["bench", "status", "stop", "logs", "queue", "cache"]
 
 
 def pythons() -> list[Path]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from backend.config import load
 from backend.config.schema import Config, with_values
 from backend.dataset.items import DatasetScan
 from backend.dataset.scan import scan_dataset
@@ -19,7 +18,6 @@ from backend.plan.finish.pace import Pace, read_pace
 from backend.plan.finish.timings import Process
 from backend.plan.memory.machine import named_gpu
 from backend.plan.plan import Plan
-from backend.plan.tune import __main__ as command
 from backend.plan.tune import candidates, search
 from backend.plan.tune.factors import FACTORS, Surroundings
 from backend.plan.tune.report import tuned_dict
@@ -220,29 +218,3 @@ def test_only_what_is_asked_for_changes_what_is_learnt(config: Config, monkeypat
             assert not cropped or (factor.needs == "crops" and choice.changes), choice.words
     sizes = [choice.words for factor in FACTORS if factor.name == "batch" for choice in factor.choices(whole, around)]
     assert sizes == ["batch 6 x 1", "batch 3 x 2", "batch 1 x 6"]
-
-
-def test_a_tune_of_real_processes(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
-    path, best, lines = tmp_path / "run.toml", tmp_path / "best.toml", []
-    path.write_text(
-        f'[model]\nfamily = "flux"\nbase_model = "{tiny_flux}"\ntext_length = 16\n'
-        f'[dataset]\nresolution = 64\nmin_bucket_size = 32\nbucket_step = 16\ncache_dir = "{tmp_path / "cache"}"\n'
-        f'[[dataset.folders]]\npath = "{image_folder}"\n[training]\nmax_train_steps = 4000\n'
-        # a whole model is compiled only without checkpointing, so that the first choice that is tried compiles nothing
-        '[compile]\ncompile = false\ncompile_scope = "model"\n'
-        f'[saving]\noutput_dir = "{tmp_path / "runs"}"\n'
-    )
-    words = [str(path), "--json", "--seconds", "0.3", "--probes", "2", "--write", str(best)]
-    assert command.main(words, lines.append) == 0, lines
-    documents = [json.loads(line) for line in lines]
-    assert {each["kind"] for each in documents} == {"progress", "tune"}
-    result = documents[-1]
-    assert [trial["name"] for trial in result["trials"]] == ["present settings", "no checkpointing"]
-    assert all(trial["peak"] > 2**20 and trial["finish"] > 4000 * trial["step"] > 0 for trial in result["trials"])
-    assert result["ended"] == "limit" and result["probes"] == 2
-    written = load.load(best)
-    assert written.config is not None and not written.problems
-    chosen = result["trials"][result["best"]]["values"]
-    assert written.config.training.gradient_checkpointing is chosen.get("training.gradient_checkpointing", True)
-    assert {left.suffix for left in (tmp_path / "runs" / ".probes").iterdir()} == {".json"}
-    assert command.main([str(path), "--write", str(best)], lines.append) == 1 and "exists already" in lines[-1]
