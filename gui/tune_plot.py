@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -12,8 +12,9 @@ from gui import plots
 
 _GIB = 2**30
 _WIDTH, _HEIGHT = 720, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 16, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 16, 46
 _PLOT_W, _PLOT_H = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+_TIMES = (2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 4 * 3600, 8 * 3600, 12 * 3600, 86400)
 _NEAR = 15
 """Pixels within which two numbers would cover each other."""
 
@@ -26,8 +27,8 @@ def pareto_plot(rows: Sequence[Mapping[str, Any]], best: int | None) -> str:
     shown = [row for row in rows if row.get("finish") is not None and row.get("peak")]
     if len(shown) < 2:
         return ""
-    x, ticks_x = _scale([row["finish"] for row in shown])
-    y, ticks_y = _scale([row["peak"] / _GIB for row in shown])
+    x, ticks_x = _scale([row["finish"] for row in shown], _round_time)
+    y, ticks_y = _scale([row["peak"] / _GIB for row in shown], _round_step)
 
     def place(row: Mapping[str, Any]) -> tuple[float, float]:
         return _LEFT + _PLOT_W * x(row["finish"]), _TOP + _PLOT_H * (1 - y(row["peak"] / _GIB))
@@ -68,21 +69,28 @@ def _steps(points: Sequence[tuple[float, float]]) -> list[str]:
     return [f"{x:.1f},{y:.1f}" for x, y in corners]
 
 
-def _scale(values: Sequence[float]) -> tuple[Any, list[float]]:
+def _scale(values: Sequence[float], rounded: Callable[[float], float]) -> tuple[Callable[[float], float], list[float]]:
     """A function from a value to its place between 0 and 1, and round values for ticks."""
     low, high = min(values), max(values)
     room = max(high - low, 0.02 * high) * 0.12
     low, high = max(0.0, low - room), high + room
-    step = _round_step((high - low) / 5)
+    step = rounded((high - low) / 5)
     first = math.ceil(low / step)
     ticks = [step * number for number in range(first, math.floor(high / step) + 1)]
     return (lambda value: (value - low) / (high - low)), ticks
 
 
 def _round_step(least: float) -> float:
-    """The next of 1, 2, 5, 10 ... (15, 30, 60 seconds are as round, but memory has none of these)."""
+    """The next of 1, 2, 5, 10 ..."""
     power = 10 ** math.floor(math.log10(least))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
+
+
+def _round_time(least: float) -> float:
+    """The next round number of seconds, minutes, hours or days."""
+    if least <= 1:
+        return _round_step(least)
+    return next((step for step in _TIMES if step >= least), 86400 * _round_step(least / 86400))
 
 
 def _memory(gigabytes: float) -> str:
@@ -100,7 +108,7 @@ def _axes(ticks_x: Sequence[tuple[float, str]], ticks_y: Sequence[tuple[float, s
         x = _LEFT + _PLOT_W * place
         anchor = "start" if place < 0.02 else "end" if place > 0.98 else "middle"
         parts.append(f'<text x="{x:.1f}" y="{base + 15}" text-anchor="{anchor}">{escape(text)}</text>')
-    middle = f'x="{_LEFT + _PLOT_W / 2}" y="{base + 33}"'
+    middle = f'x="{_LEFT + _PLOT_W / 2}" y="{base + 38}"'
     parts.append(f'<text {middle} text-anchor="middle">finish time (peak memory upwards)</text>')
     parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_LEFT + _PLOT_W}" y1="{base}" y2="{base}"/>')
     return parts

@@ -123,7 +123,7 @@ const choice = (answer, result) => {
 const trialTable = (result) => {
   const place = (trial) => (trial.finish === null ? Infinity : trial.finish);
   const sorted = [...result.trials].sort((a, b) => place(a) - place(b) || a.number - b.number);
-  const headings = ["", "Candidate", "s/step", "Compile", "Peak memory", "Finish", "Against now"];
+  const headings = ["", "Candidate", "Finish", "Against now", "s/step", "Compile", "Peak memory"];
   return el(
     "div",
     { class: "scroll", tabindex: 0, role: "region", "aria-label": "Candidates" },
@@ -157,11 +157,11 @@ const trialRow = (trial, best) => {
       best ? el("span", { class: "tag" }, "best") : null,
       about.map((text) => el("div", { class: "note" }, text)),
     ),
+    el("td", {}, ran ? trial.took : state, ran && state ? ` (${state})` : null),
+    el("td", { class: ran && trial.against < 0 ? "good" : "" }, ran && trial.number ? percent : "–"),
     el("td", {}, ran ? formatNumber(trial.step, 3) : "–"),
     el("td", {}, ran ? compile : "–", ran && trial.compiling && !trial.compiled_anew ? " (cached)" : null),
     el("td", {}, ran ? (trial.peak ? formatMemory(trial.peak) : "–") : needs),
-    el("td", {}, ran ? trial.took : state, ran && state ? ` (${state})` : null),
-    el("td", { class: ran && trial.against < 0 ? "good" : "" }, ran && trial.number ? percent : "–"),
   );
 };
 

@@ -94,7 +94,7 @@ def _busy(other: Run, seen: str | None) -> RunBusy:
     if other in probes():
         return RunBusy(
             "A finish time is being measured, and two at once would share one GPU, or the CPU.",
-            "Wait until it is known, or cancel it on the Training tab or in its terminal.",
+            "Wait until it is known, or stop it, or the tune that asks for it, on the Training tab or in its terminal.",
         )
     if not _uses_gpu(seen):
         return RunBusy(

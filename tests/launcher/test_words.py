@@ -15,21 +15,8 @@ import pytest
 from backend.setup import pip, requirements, system
 from tests.tiny.clone import ROOT, Clone, base_python
 
-COMMANDS = [
-    "gui",
-    "train",
-    "resume",
-    "sample",
-    "lora",
-    "caption",
-    "publish",
-    "report",
-    "plan",
-    "finish",
-    "tune",
-    "import",
-]
-COMMANDS += ["doctor", "demo", "test", "bench", "status", "stop", "logs", "queue", "cache"]
+COMMANDS = ["gui", "train", "resume", "sample", "lora", "caption", "publish", "report", "plan", "finish", "tune"]
+COMMANDS += ["import", "doctor", "demo", "test", "bench", "status", "stop", "logs", "queue", "cache"]
 
 
 def pythons() -> list[Path]:

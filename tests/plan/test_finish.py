@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.config import load
 from backend.config.schema import Config, with_values
 from backend.dataset.scan import scan_dataset
 from backend.plan.finish import __main__ as finish
@@ -20,6 +21,7 @@ from backend.plan.finish.probe import _remove_abandoned, pace_of, probe_config
 from backend.plan.finish.reckoning import cost_words, finish_time
 from backend.plan.finish.timings import Process
 from backend.plan.make_plan import plan_for
+from backend.plan.tune import __main__ as tune
 from backend.runs import start_lock
 from backend.runs.errors import RunBusy, RunError
 from backend.runs.events import EventWriter
@@ -193,7 +195,9 @@ def test_real_processes_are_timed_and_leave_nothing(tiny_flux: Path, image_folde
         f'[model]\nfamily = "flux"\nbase_model = "{tiny_flux}"\ntext_length = 16\n'
         f'[dataset]\nresolution = 64\nmin_bucket_size = 32\nbucket_step = 16\ncache_dir = "{tmp_path / "cache"}"\n'
         f'[[dataset.folders]]\npath = "{image_folder}"\n'
-        "[training]\nmax_train_steps = 4000\ngradient_checkpointing = false\n[compile]\ncompile = false\n"
+        "[training]\nmax_train_steps = 4000\ngradient_checkpointing = false\n"
+        # two settings that can't both be with compile, so that the tune below compiles nothing
+        '[compile]\ncompile = false\ncompile_fullgraph = true\ndisable_linear = "on"\n'
         f'[saving]\noutput_dir = "{tmp_path / "runs"}"\n'
     )
     assert finish.main([str(path), "--known"], lines.append) == 1
@@ -209,3 +213,19 @@ def test_real_processes_are_timed_and_leave_nothing(tiny_flux: Path, image_folde
     assert left.suffix == ".json", "the probe's run is gone, its pace stays"
     assert finish.main([str(path), "--known", "--price-per-hour", "2"], lines.append) == 0
     assert "4,000 steps" in "".join(lines[-3:]) and "at 2 an hour" in lines[-1]
+
+    # a tune begins with what the probe measured, and trains one candidate more
+    best = tmp_path / "best.toml"
+    words = [str(path), "--json", "--seconds", "0.3", "--probes", "1", "--write", str(best)]
+    assert tune.main(words, lines.append) == 0, lines
+    result = json.loads(lines[-1])
+    assert result["kind"] == "tune" and (result["ended"], result["probes"]) == ("limit", 1)
+    present, other = result["trials"]
+    assert (present["state"], other["state"], other["name"]) == ("reused", "measured", "shape mode dynamic")
+    assert all(trial["peak"] > 2**20 and trial["finish"] > 4000 * trial["step"] > 0 for trial in (present, other))
+    written = load.load(best).config
+    assert written is not None
+    chosen = result["trials"][result["best"]]["values"]
+    assert written.compile.shape_mode == chosen.get("compile.shape_mode", "auto")
+    assert {left.suffix for left in (tmp_path / "runs" / ".probes").iterdir()} == {".json"}
+    assert tune.main([str(path), "--write", str(best)], lines.append) == 1 and "exists already" in lines[-1]

@@ -17,7 +17,6 @@ from backend.dataset.items import DatasetScan
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.plan.finish.machine import visible_gpus
-from backend.plan.finish.pace import pace_settings
 from backend.plan.make_plan import plan_for
 from backend.plan.memory.estimate_result import Estimate
 from backend.plan.memory.machine import Gpu, ram
@@ -27,6 +26,11 @@ from backend.plan.memory.work import work_of
 from backend.plan.plan import Plan
 
 _MOST_KEPT = 400
+_PLANNED = (
+    *("dataset.", "training.gradient_accumulation_steps", "compile.compile", "compile.shape_mode"),
+    "compile.static_token_count",
+)
+"""Of what a tune varies, the settings that a plan is made of, by how their names begin."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +60,7 @@ class Candidates:
         self.config, self.scan = config, scan
         self._refused = _refusals(config)
         self._known: dict[str, Candidate | None] = {}
+        self._plans: dict[str, Plan] = {}
 
     @cached_property
     def gpu(self) -> Gpu | None:
@@ -72,22 +77,22 @@ class Candidates:
     ) -> Candidate | None:
         """The present settings with these values; None where a rule refuses them, or nothing can be trained."""
         kept = {path: value for path, value in values.items() if value != get(self.config, path)}
-        try:
-            config = with_values(self.config, kept)
-        except ValidationError:
-            return None
-        key = repr(pace_settings(config))
+        key = repr(sorted(kept.items()))
         if key not in self._known:
             if len(self._known) > _MOST_KEPT:
                 self._known.clear()
-            self._known[key] = self._made(config, kept)
+            self._known[key] = self._made(kept)
         made = self._known[key]
         return None if made is None else replace(made, name=name, factor=factor, changes=changes)
 
-    def _made(self, config: Config, values: Mapping[str, Any]) -> Candidate | None:
+    def _made(self, values: Mapping[str, Any]) -> Candidate | None:
+        try:
+            config = with_values(self.config, values)
+        except ValidationError:
+            return None
         if not _refusals(config) <= self._refused:
             return None
-        plan = plan_for(config, self.scan)
+        plan = self._plan(config, values)
         if errors(plan.problems) or not plan.steps.steps:
             return None
         search = Search(
@@ -102,6 +107,13 @@ class Candidates:
         if estimate is not None and errors(estimate.problems):
             return None
         return Candidate(name="", factor="", values=values, changes=(), config=config, plan=plan, estimate=estimate)
+
+    def _plan(self, config: Config, values: Mapping[str, Any]) -> Plan:
+        """The plan of `config`, made once for all that differ only in what no plan reads."""
+        key = repr(sorted(item for item in values.items() if item[0].startswith(_PLANNED)))
+        if key not in self._plans:
+            self._plans[key] = plan_for(config, self.scan)
+        return self._plans[key]
 
 
 def _refusals(config: Config) -> set[str]:

@@ -75,7 +75,8 @@ class Tuner:
         self._left = tuple(f for f in FACTORS if not f.needs or f.needs in self.options.allow)
         try:
             self._begin()
-            while self._left and self._best is not None:
+            while self._left:
+                self._look_ahead()
                 factor, self._left = self._left[0], self._left[1:]
                 self._try_factor(factor)
             self._try_pair()
@@ -129,7 +130,7 @@ class Tuner:
             trial = self._try(candidate)
             if trial.ran:
                 ran.add(choice.words)
-            if self._best is not candidate:
+            if self.result.best != trial.number:
                 ratio = trial.seconds / before.seconds if trial.ran else None
                 self._tried.append(_Tried(factor.name, choice, trial, ratio))
 
@@ -249,16 +250,22 @@ class Tuner:
         if better(trial, self.result.chosen):
             best, self._best = trial.number, candidate
         self.result = replace(self.result, trials=(*self.result.trials, trial), best=best)
-        self.result = replace(self._with_time_left(0.0), planned=self.result.probes + self._to_come())
+        self.result = self._with_time_left(0.0)
         self.report(self.result, "", 0.0)
         return trial
+
+    def _look_ahead(self) -> None:
+        """Count the probes in all again, from the best so far."""
+        self.result = replace(self.result, planned=self.result.probes + self._to_come())
+        self.result = self._with_time_left(0.0)
+        self.report(self.result, "", 0.0)
 
     def _to_come(self) -> int:
         """Probes that are left at most: those of factors not tried yet, from the best so far, and the pair."""
         best = self._best
         if best is None:
             return 0
-        count = 1 if len(self._left) < len(FACTORS) else 0
+        count = 1
         for factor in self._left:
             ran: set[str] = set()
             for choice in factor.choices(best.config, self._around()):
