@@ -23,8 +23,40 @@ REGEX = re.compile(r"/(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/[a-z]*")
 _ESCAPES = {"n": "\n", "t": "\t"}
 # Attributes and properties whose values are for the browser or the server.
 _KEYS = frozenset(
-    "class id type name role style for href src rel accept method headers font kind key colour mode inputmode weekday "
-    "spellcheck autocomplete block behavior month day hour minute credentials cache tag scrollLeft".split()
+    (
+        "class",
+        "id",
+        "type",
+        "name",
+        "role",
+        "style",
+        "for",
+        "href",
+        "src",
+        "rel",
+        "accept",
+        "method",
+        "headers",
+        "font",
+        "kind",
+        "key",
+        "colour",
+        "mode",
+        "inputmode",
+        "weekday",
+        "spellcheck",
+        "autocomplete",
+        "block",
+        "behavior",
+        "month",
+        "day",
+        "hour",
+        "minute",
+        "credentials",
+        "cache",
+        "tag",
+        "scrollLeft",
+    )
 )
 _NOT_SHOWN = re.compile(
     r"(querySelector(All)?|closest|matches|matchMedia|whenPresent|followRoute|getElementById|getJson|postJson|address"
@@ -36,7 +68,9 @@ _NOT_SHOWN = re.compile(
 _SHOWN = {"el": range(2, 99), "t": range(1), "setText": range(1, 2), "fill": range(1, 99), "stat": range(1, 2),
           "tile": range(1, 2), "labelled": range(1), "button": range(1, 2), "openDialog": range(1)}  # fmt: skip
 _WORDS = re.compile(r"[A-Za-z]{2,}[,:]? +\(?[A-Za-z0-9]|^[A-Z][a-z]|^[^\w\s] [A-Z][a-z]")
-_CODE = re.compile(r"^[.#\[/]|^--|^[A-Z][a-z]+-[A-Z]|^[\w-]+\.[a-z]+$|^data:|[a-z]=|^\d\S*$|:\w+\(|^Arrow|px|^x1 Enter$|^[a-z]+/|^M\d")
+_CODE = re.compile(
+    r"^[.#\[/]|^--|^[A-Z][a-z]+-[A-Z]|^[\w-]+\.[a-z]+$|^data:|[a-z]=|^\d\S*$|:\w+\(|^Arrow|px|^x1 Enter$|^[a-z]+/|^M\d"
+)
 
 
 class Found(NamedTuple):
@@ -198,7 +232,8 @@ class _Reader:
         )
 
     def _head(self) -> str:
-        return self.source[max(0, self.place - 400) : self.place].rsplit("\n", 1)[-1].rsplit('"', 2)[0].rsplit("`", 2)[0]
+        line = self.source[max(0, self.place - 400) : self.place].rsplit("\n", 1)[-1]
+        return line.rsplit('"', 2)[0].rsplit("`", 2)[0]
 
     def _add(self, text: str, start: int) -> None:
         self.texts.append(Found(text.strip(), self._line(start)))
