@@ -1,5 +1,6 @@
-// Shows texts in the page's language, which the server writes into <html lang>. The English texts are the keys of a
-// catalogue (assets/locale); what it lacks stays English. `dom.js` asks for every text and title that it is given.
+// Shows texts in the page's language, which the server writes into <html data-language>. The English texts are the
+// keys of a catalogue (assets/locale); what it lacks stays English. `dom.js` asks for every text and title that it is
+// given.
 
 /**
  * @typedef {object} Catalogue
@@ -10,7 +11,12 @@
 
 const EMPTY = { stop: ".", texts: {}, counts: {} };
 
-export const language = document.documentElement.lang || "en";
+const root = document.documentElement;
+export const language = root.dataset.language || "en";
+// Gradio's scripts set the browser's language, in which readers would speak the page's words.
+const setLanguage = () => root.lang !== language && (root.lang = language);
+setLanguage();
+new MutationObserver(setLanguage).observe(root, { attributes: true, attributeFilter: ["lang"] });
 
 /** @returns {Promise<Catalogue>} */
 const load = async () => {
@@ -132,8 +138,8 @@ export const translate = (text) => {
   return /** @type {any} */ (known.get(text));
 };
 /**
- * A text with values: t`Added “${name}” to the queue` has the key "Added “{1}” to the queue" in the catalogue. Values
- * that are texts of their own are translated too. t("graphs") marks a word that does not look like a text.
+ * A text with values: t`Added “${name}” to the queue` has the key "Added “{1}” to the queue" in the catalogue.
+ * Values that are texts of their own are translated too. t("graphs") marks a word that does not look like a text.
  *
  * @param {TemplateStringsArray | string} text
  * @param {...any} values

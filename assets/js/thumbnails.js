@@ -24,7 +24,11 @@ export const drawThumbnails = (changed) => {
 };
 
 const captionLine = (index, caption) =>
-  el("span", { class: caption ? "" : "missing", "data-caption": index }, caption || "no caption");
+  el(
+    "span",
+    { class: caption ? "" : "missing", "data-caption": index, translate: caption ? "no" : null },
+    caption || "no caption",
+  );
 const showCaption = (index, caption) => {
   document.querySelector(`#thumbs [data-caption="${index}"]`)?.replaceWith(captionLine(index, caption));
   // What is on its way may still hold the caption of before.
