@@ -72,7 +72,8 @@ export const fillSvg = (node, source) => {
   for (const text of parsed.querySelectorAll("text, title, desc")) {
     if (!text.childElementCount) text.textContent = translate(text.textContent);
   }
-  if (parsed.hasAttribute("aria-label")) parsed.setAttribute("aria-label", translate(parsed.getAttribute("aria-label")));
+  const label = parsed.getAttribute("aria-label");
+  if (label) parsed.setAttribute("aria-label", translate(label));
   node.replaceChildren(document.importNode(parsed, true));
 };
 

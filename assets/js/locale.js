@@ -1,11 +1,22 @@
-// Shows texts in the page's language, which the server writes into <html lang>. The English texts are the keys of a
-// catalogue (assets/locale); what it lacks stays English. `dom.js` asks for every text and title that it is given.
+// Shows texts in the page's language, which the server writes into <html data-language>. The English texts are the
+// keys of a catalogue (assets/locale); what it lacks stays English. `dom.js` asks for every text and title that it is
+// given.
 
-/** @typedef {{ stop: string, texts: Record<string, string>, counts: Record<string, Record<string, string>> }} Catalogue */
+/**
+ * @typedef {object} Catalogue
+ * @property {string} stop The language's full stop.
+ * @property {Record<string, string>} texts
+ * @property {Record<string, Record<string, string>>} counts
+ */
 
 const EMPTY = { stop: ".", texts: {}, counts: {} };
 
-export const language = document.documentElement.lang || "en";
+const root = document.documentElement;
+export const language = root.dataset.language || "en";
+// Gradio's scripts set the browser's language, in which readers would speak the page's words.
+const setLanguage = () => root.lang !== language && (root.lang = language);
+setLanguage();
+new MutationObserver(setLanguage).observe(root, { attributes: true, attributeFilter: ["lang"] });
 
 /** @returns {Promise<Catalogue>} */
 const load = async () => {
@@ -22,63 +33,92 @@ const english = catalogue === EMPTY;
 
 /** @type {(text: string) => string | undefined} */
 const entry = (text) => (Object.hasOwn(catalogue.texts, text) && catalogue.texts[text]) || undefined;
-const upper = (text) => text.charAt(0).toLocaleUpperCase(language) + text.slice(1);
+// A capital at the start, but for names such as learning_rate.
+const upper = (text) =>
+  /^[\p{L}-]+(?![\p{L}_.\d-])/u.test(text) ? text.charAt(0).toLocaleUpperCase(language) + text.slice(1) : text;
 const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+const filled = (text, values) => text.replace(/\{(\w+)\}/g, (mark, name) => values[name] ?? mark);
 
-// A text with values, as what recognizes a sentence of the server. Few letters say little: then only numbers are values.
+// A text with values, as what recognizes a sentence of the server. A few letters that are no sentence say little: there
+// only numbers are values.
 const patternOf = (text) => {
   const parts = text.split(/\{\d+\}/);
-  const value = text.replace(/\{\d+\}|[^A-Za-z]/g, "").length < 10 ? "([\\d.,:–+−-]+(?: ?[%A-Za-z]{1,3})?)" : "(.*?)";
-  const first = parts[0] ? `[${escaped(parts[0][0])}${escaped(upper(parts[0][0]))}]${escaped(parts[0].slice(1))}` : "";
-  const source = [first, ...parts.slice(1).map(escaped)].join(value);
+  const letters = parts.join("").replace(/[^A-Za-z]/g, "").length;
+  const weak = letters < 10 && !/^[A-Z“]|\.$/.test(text);
+  const value = weak ? "([\\d.,:–+−-]+(?: ?[%A-Za-z]{1,3})?)" : "(.*?)";
+  const [first] = parts[0];
+  const start = first ? `[${escaped(first)}${escaped(first.toUpperCase())}]${escaped(parts[0].slice(1))}` : "";
+  // A value at the start ends with its sentence.
+  const leading = weak || first ? value : "((?:(?![.!?] [A-Z]).)*?)";
+  const source = start + leading + parts.slice(1).map(escaped).join(value);
   return {
     text,
+    letters,
+    opens: Boolean(first),
     numbers: (text.match(/\{\d+\}/g) || []).map((mark) => mark.slice(1, -1)),
-    longest: parts.map((part, at) => (at ? part : part.slice(1))).reduce((a, b) => (b.length > a.length ? b : a), ""),
-    pattern: new RegExp(`^${source}${/[.!?…:]$/.test(text) ? "" : "(?<stop>\\.?)"}$`, "s"),
-    letters: parts.join("").length,
+    pattern: new RegExp(`^${source}${/[.!?…:]$|[.}]\{\d+\}$/.test(text) ? "" : "(?<stop>\\.?)"}$`, "s"),
   };
 };
-const patterns = Object.keys(catalogue.texts)
-  .filter((text) => text.includes("{1}") && /[A-Za-z]{3}/.test(text))
-  .map(patternOf)
-  .sort((a, b) => b.letters - a.letters);
-
-const filled = (text, values) => text.replace(/\{(\w+)\}/g, (mark, name) => values[name] ?? mark);
+// By their longest word: only texts that have it are compared. Those that begin as the text does count first.
+/** @type {Map<string, ReturnType<typeof patternOf>[]>} */
+const patterns = new Map();
+for (const text of Object.keys(catalogue.texts)) {
+  if (!text.includes("{1}") || !/[A-Za-z]{2}/.test(text.replace(/\{\d+\}/g, ""))) continue;
+  const words = text.replace(/\{\d+\}/g, "0").match(/(?<!\w)[A-Za-z]{2,}(?!\w)/g) || [""];
+  const word = words.reduce((a, b) => (b.length > a.length ? b : a)).toLowerCase();
+  patterns.set(word, [...(patterns.get(word) || []), patternOf(text)]);
+}
+const candidates = (text) =>
+  ["", ...new Set(text.toLowerCase().match(/(?<!\w)[a-z]{2,}(?!\w)/g))]
+    .flatMap((word) => patterns.get(word) || [])
+    .sort((a, b) => Number(b.opens) - Number(a.opens) || b.letters - a.letters);
 
 /** @type {(text: string) => string | undefined} */
 const whole = (text) => {
-  const found = entry(text) ?? entry(text.charAt(0).toLowerCase() + text.slice(1));
-  if (found) return entry(text) ? found : upper(found);
-  return text.endsWith(".") && text.length > 1 ? joined(whole(text.slice(0, -1))) : undefined;
+  const exact = entry(text);
+  if (exact) return exact;
+  const lower = entry(text.charAt(0).toLowerCase() + text.slice(1));
+  if (lower) return upper(lower);
+  const open = text.length > 1 && text.endsWith(".") ? whole(text.slice(0, -1)) : undefined;
+  return open && open + catalogue.stop;
 };
-const joined = (text) => text && text + catalogue.stop;
-
 /** @type {(text: string, depth: number) => string | undefined} */
 const byPattern = (text, depth) => {
-  for (const { text: key, longest, pattern, numbers } of patterns) {
-    const match = text.includes(longest) && pattern.exec(text);
-    if (!match || !entry(key)) continue;
+  for (const { text: key, pattern, numbers } of candidates(text)) {
+    const match = entry(key) && pattern.exec(text);
+    if (!match) continue;
     const values = Object.fromEntries(numbers.map((name, at) => [name, search(match[at + 1], depth + 1)]));
     const sentence = filled(entry(key), values) + (match.groups?.stop ? catalogue.stop : "");
     return /^[A-Z]/.test(text) ? upper(sentence) : sentence;
   }
   return undefined;
 };
-// Several texts in one: parts of a line, or sentences one after the other.
-const PARTS = [/ · /, /(?<=[.!?]) (?=[A-Z“])/];
+// Several texts in one: parts of a line, or sentences one after the other. At a colon, a comma or "and" only if each
+// part is one: names of files come with them too.
+const PARTS = [/( · )/, /(?<=[.!?])( )(?=[A-Z“])/];
+const CLOSE_PARTS = [/, and /, /(: )/, /(?=, )/];
+/** @type {(text: string, depth: number) => string | undefined} */
 const byParts = (text, depth) => {
-  for (const [at, between] of PARTS.entries()) {
+  for (const between of PARTS) {
     const parts = text.split(between);
-    if (parts.length > 1) return parts.map((part) => search(part, depth + 1)).join(at ? " " : " · ");
+    if (parts.length > 1) return parts.map((part) => search(part, depth + 1)).join("");
+  }
+  for (const between of CLOSE_PARTS) {
+    const parts = text.split(between);
+    const shown = parts.map((part) => lookup(part, depth + 1) ?? (/[A-Za-z]{3}/.test(part) ? undefined : part));
+    if (parts.length < 2 || shown.includes(undefined)) continue;
+    return shown.join(between === CLOSE_PARTS[0] ? (entry("{1} and {2}") || " & ").replace(/\{\d\}/g, "") : "");
   }
   return undefined;
 };
-const search = (text, depth = 0) => {
+/** @type {(text: string, depth: number) => string | undefined} */
+const lookup = (text, depth) => {
   const [, before, core, after] = /^(\s*)(.*?)(\s*)$/s.exec(text);
-  if (depth > 4 || !/[A-Za-z]{2}/.test(core)) return text;
-  return before + (whole(core) ?? byPattern(core, depth) ?? byParts(core, depth) ?? core) + after;
+  if (depth > 4 || !/[A-Za-z]{2}/.test(core)) return undefined;
+  const shown = whole(core) ?? byPattern(core, depth) ?? byParts(core, depth);
+  return shown === undefined ? undefined : before + shown + after;
 };
+const search = (text, depth = 0) => lookup(text, depth) ?? text;
 
 /** @type {Map<string, string>} */
 const known = new Map();
@@ -98,8 +138,8 @@ export const translate = (text) => {
   return /** @type {any} */ (known.get(text));
 };
 /**
- * A text with values: t`Added “${name}” to the queue`. Its key in the catalogue is "Added “{1}” to the queue". Values
- * that are texts of their own are translated too. t("graphs") marks a word that does not look like a text.
+ * A text with values: t`Added “${name}” to the queue` has the key "Added “{1}” to the queue" in the catalogue.
+ * Values that are texts of their own are translated too. t("graphs") marks a word that does not look like a text.
  *
  * @param {TemplateStringsArray | string} text
  * @param {...any} values

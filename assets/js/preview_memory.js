@@ -89,7 +89,11 @@ export class PreviewMemory {
           "p",
           { class: "note" },
           `${name}: ${value} `,
-          el("button", { class: "small", "aria-label": t`Undo ${name}`, onclick: () => this.set(name, AS_SET) }, "Undo"),
+          el(
+            "button",
+            { class: "small", "aria-label": t`Undo ${name}`, onclick: () => this.set(name, AS_SET) },
+            "Undo",
+          ),
         ),
       ),
       nearest ? el("p", { class: "note" }, nearest.words) : null,

@@ -129,7 +129,7 @@ export class PreviewResult {
     };
     const loss = (row) => (row.loss === null || row.loss === undefined ? "" : row.loss.toFixed(5));
     const titles = [el("th", {}), el("th", {}, "Validation loss")];
-    const head = el("tr", {}, titles, request.prompts.map((prompt) => el("th", {}, prompt.prompt)));
+    const head = el("tr", {}, titles, request.prompts.map((prompt) => el("th", { translate: "no" }, prompt.prompt)));
     const lines = request.rows.map((row, number) =>
       el(
         "tr",

@@ -220,7 +220,10 @@ const outcome = (request) => {
     const start = compiles ? t`${took.cold ? "cold" : "warm"} start, ${took.compile_s} s of it compiling` : "start";
     parts.push(t`first picture after ${took.first_s} s (${start})`, t`newest in ${took.last_s} s`);
     if (took.compiled === "off") parts.push("compile is off");
-    else parts.push(`${formatCount(took.graphs, "graph")}, ${formatCount(took.recompiles, "recompile")}${took.why ? ` (${took.why})` : ""}`);
+    else {
+      const recompiles = formatCount(took.recompiles, "recompile") + (took.why ? ` (${took.why})` : "");
+      parts.push(`${formatCount(took.graphs, "graph")}, ${recompiles}`);
+    }
     const estimated = took.estimated_vram ? t` (estimated ${formatMemory(took.estimated_vram)})` : "";
     if (took.peak_vram) parts.push(t`VRAM ${formatMemory(took.peak_vram)} at most${estimated}`);
   }

@@ -29,7 +29,11 @@ const drawSummary = (problems) => {
           "li",
           {},
           p.id
-            ? el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, `${t(p.tab)}: ${t(p.label)}${row(p)}`)
+            ? el(
+                "button",
+                { class: "link", onclick: () => goToField(p.id, p.tab) },
+                `${t(p.tab)}: ${t(p.label)}${row(p)}`,
+              )
             : null,
           el("span", {}, `${p.id ? " – " : ""}${problemSentence(p)}`),
         ),

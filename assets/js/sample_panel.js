@@ -78,7 +78,7 @@ export const drawSamples = (ui, list = [], status) => {
 const newRow = () => {
   const strip = el("div", { class: "strip" });
   return {
-    row: el("div", { class: "sample-row" }, el("p", { class: "prompt" }), strip),
+    row: el("div", { class: "sample-row" }, el("p", { class: "prompt", translate: "no" }), strip),
     strip,
     samples: [],
     figures: new Map(),
@@ -92,7 +92,7 @@ const newRow = () => {
  * @param {string} run
  */
 const drawRow = (known, samples, run) => {
-  setText(known.row.querySelector(".prompt"), samples[samples.length - 1].prompt || "(no prompt)");
+  setText(known.row.querySelector(".prompt"), samples[samples.length - 1].prompt || t("(no prompt)"));
   known.samples = samples;
   const files = new Set(samples.map((s) => s.file));
   for (const [file, node] of known.figures) {

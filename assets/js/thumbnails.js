@@ -38,7 +38,11 @@ export const imageTools = () => [
 ];
 
 const captionLine = (index, caption) =>
-  el("span", { class: caption ? "" : "missing", "data-caption": index }, caption || "no caption");
+  el(
+    "span",
+    { class: caption ? "" : "missing", "data-caption": index, translate: caption ? "no" : null },
+    caption || "no caption",
+  );
 const showCaption = (index, caption) => {
   document.querySelector(`#thumbs [data-caption="${index}"]`)?.replaceWith(captionLine(index, caption));
   // What is on its way may still hold the caption of before.

@@ -12,7 +12,8 @@ import { t } from "./locale.js";
 const alarm = (recompiles) => {
   const last = recompiles[recompiles.length - 1];
   if (!last) return null;
-  const count = recompiles.length === 1 ? "A recompile after warm-up" : t`${recompiles.length} recompiles after warm-up`;
+  const many = recompiles.length;
+  const count = many === 1 ? t("A recompile after warm-up") : t`${many} recompiles after warm-up`;
   return el(
     "div",
     { class: "trouble", id: "recompile-alarm", role: "alert" },

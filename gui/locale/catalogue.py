@@ -1,7 +1,7 @@
 """Reads the catalogues of ``assets/locale``: one JSON file a language, with the English texts as keys.
 
-``name`` is what the language calls itself, ``stop`` its full stop. ``texts`` holds texts, where ``{1}`` is the first value;
-``counts`` the nouns of numbers in each plural form that the language has (the names of ``Intl.PluralRules``).
+``name`` is what the language calls itself, ``stop`` its full stop. ``texts`` holds texts, where ``{1}`` is the first
+value; ``counts`` the nouns of numbers in each plural form that the language has (the names of ``Intl.PluralRules``).
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ class _Rewritten:
 def translated_page(body: bytes, language: str) -> bytes:
     """The page's HTML with `language` as its own, and the texts of Gradio's description of the form translated."""
     catalogue = catalogues().get(language)
-    body = body.replace(b'lang="en"', f'lang="{language}"'.encode(), 1)
+    # Gradio's scripts set `lang` to the browser's language; ours read the other attribute, and set it right.
+    body = body.replace(b'lang="en"', f'lang="{language}" data-language="{language}"'.encode(), 1)
     if catalogue is None:
         return body
 

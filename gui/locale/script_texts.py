@@ -23,8 +23,40 @@ REGEX = re.compile(r"/(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/[a-z]*")
 _ESCAPES = {"n": "\n", "t": "\t"}
 # Attributes and properties whose values are for the browser or the server.
 _KEYS = frozenset(
-    "class id type name role style for href src rel accept method headers font kind key colour mode inputmode weekday "
-    "spellcheck autocomplete block behavior month day hour minute credentials cache tag scrollLeft".split()
+    (
+        "class",
+        "id",
+        "type",
+        "name",
+        "role",
+        "style",
+        "for",
+        "href",
+        "src",
+        "rel",
+        "accept",
+        "method",
+        "headers",
+        "font",
+        "kind",
+        "key",
+        "colour",
+        "mode",
+        "inputmode",
+        "weekday",
+        "spellcheck",
+        "autocomplete",
+        "block",
+        "behavior",
+        "month",
+        "day",
+        "hour",
+        "minute",
+        "credentials",
+        "cache",
+        "tag",
+        "scrollLeft",
+    )
 )
 _NOT_SHOWN = re.compile(
     r"(querySelector(All)?|closest|matches|matchMedia|whenPresent|followRoute|getElementById|getJson|postJson|address"
@@ -200,9 +232,8 @@ class _Reader:
         )
 
     def _head(self) -> str:
-        return (
-            self.source[max(0, self.place - 400) : self.place].rsplit("\n", 1)[-1].rsplit('"', 2)[0].rsplit("`", 2)[0]
-        )
+        line = self.source[max(0, self.place - 400) : self.place].rsplit("\n", 1)[-1]
+        return line.rsplit('"', 2)[0].rsplit("`", 2)[0]
 
     def _add(self, text: str, start: int) -> None:
         self.texts.append(Found(text.strip(), self._line(start)))

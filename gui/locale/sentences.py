@@ -12,15 +12,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Two words, or one that begins as a sentence does.
-_WORDS = re.compile(r"[A-Za-z'’]{2,}[,:;]? [\w({“]|^[A-Z][a-z]+[ .]?$")
+_WORDS = re.compile(r"[A-Za-z'’]{2,}[,:;]? [\w({“]|^[A-Z][a-z]+[ .]?$|^an? [a-z]+$")
 _CODE = re.compile(
-    r"^[/.#<]|^--|\\|^\w+=|[{}]$|^[a-z_]+\.[a-z_]+$|%s|%d|[a-z]\([a-z]*\)|^SELECT|^\W*$|_{2}|^[a-z]+-[a-z]+ |max-age|filename"
+    r"^[/.#<]|^--|\\|^\w+=|[{}]$|^[a-z_]+\.[a-z_]+$|%s|%d|[a-z]\([a-z]*\)|^SELECT|^\W*$|_{2}|^[a-z]+-[a-z]+ |max-age"
+    r"|filename"
 )
 # {name}, {name:g}, and {{name}} of an f-string that makes a text to format.
 _VALUE = re.compile(r"\{?\{[a-z_]\w*(?::[^{}]*)?\}\}?")
 # What only programmers and logs see.
-_UNSEEN = {"getLogger", "debug", "info", "warning", "exception", "compile", "TypeVar", "Path", "match", "sub", "fullmatch",
-           "KeyError", "AssertionError", "search", "split", "join", "isinstance", "getattr", "slot", "system"}  # fmt: skip
+_UNSEEN = frozenset(
+    (
+        "getLogger",
+        "debug",
+        "info",
+        "warning",
+        "exception",
+        "compile",
+        "TypeVar",
+        "Path",
+        "match",
+        "sub",
+        "fullmatch",
+        "KeyError",
+        "AssertionError",
+        "search",
+        "split",
+        "join",
+        "isinstance",
+        "getattr",
+        "slot",
+        "system",
+    )
+)
 
 
 def template(node: ast.expr) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from backend.base.paths import PROJECT_ROOT
@@ -112,11 +113,14 @@ def _panels(path: Path) -> Iterator[str]:
             yield from (str(text) for text in [*texts[:1], *texts[2:]])
 
 
-def script_texts() -> Iterator[tuple[Found, str]]:
+@cache
+def script_texts() -> tuple[tuple[Found, str], ...]:
     """(text, place) of every text in the page's scripts."""
-    for path in sorted((theme.ASSETS / "js").glob("*.js")):
-        for found in texts_of(path.read_text(encoding="utf-8")):
-            yield found, f"assets/js/{path.name}:{found.line}"
+    return tuple(
+        (each, f"assets/js/{path.name}:{each.line}")
+        for path in sorted((theme.ASSETS / "js").glob("*.js"))
+        for each in texts_of(path.read_text(encoding="utf-8"))
+    )
 
 
 def sentence_texts() -> Iterator[tuple[str, str]]:
@@ -128,12 +132,9 @@ def sentence_texts() -> Iterator[tuple[str, str]]:
 
 def all_texts() -> dict[str, str]:
     """Place by text, each text once; nouns of numbers are in `all_counts`."""
-    pairs = [
-        *form_texts(),
-        *((each.text, place) for each, place in script_texts() if not each.count),
-        *sentence_texts(),
-    ]
-    return {text: place for text, place in reversed(pairs)}
+    scripts = ((each.text, place) for each, place in script_texts() if not each.count)
+    pairs = [*form_texts(), *scripts, *sentence_texts()]
+    return dict(reversed(pairs))
 
 
 def all_counts() -> dict[str, str]:

@@ -25,7 +25,7 @@ from backend.runs.events.kinds import (
 )
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
-from tests.browser.conftest import Server, Watched, tab, type_in
+from tests.browser.conftest import HANDLE, Server, Watched, tab, type_in
 from tests.gui.conftest import make_run
 from tests.tiny.runs import set_fields
 
@@ -73,6 +73,43 @@ def test_a_zoom_stays_while_the_run_goes_on(panel: tuple[Page, Run]) -> None:
     page.locator("#log-scale").check()
     page.locator("#smoothing").fill("0")
     expect(page.locator("#loss-plot canvas")).to_have_count(1)
+
+
+def choose_language(page: Page, code: str) -> None:
+    """Choose a language in the bar and wait for the page in it."""
+    page.click("#language")
+    with page.expect_event("load"):
+        page.click(f"[data-language={code}]")
+    expect(page.locator("html")).to_have_attribute("data-language", code)
+    expect(page.locator("html")).to_have_attribute("lang", code)
+    page.wait_for_selector("#f-model-base_model .mt-help", state="attached")
+
+
+def test_the_page_is_shown_in_german_and_back_with_what_was_typed(panel: tuple[Page, Run]) -> None:
+    page, run = panel
+    picker, folder = page.locator("#run-picker"), page.locator("#f-saving-output_dir")
+    choose_language(page, "de")
+    expect(page.get_by_role("tab", name="Lauf", exact=True)).to_have_attribute("aria-selected", "true")
+    page.select_option("#run-picker", run.name)
+    expect(page.locator("#run-state")).to_have_text("Fertig")
+    expect(picker.locator(f"option[value='{run.name}']")).to_have_text(f"{run.name} · fertig")
+    expect(page.locator("#card-samples .note")).to_have_text("Dieser Lauf hat keine Samples gemacht.")
+    page.click("#tab-training-button")
+    expect(folder.get_by_text("Ausgabeordner")).to_be_visible()
+    expect(folder.locator("input, textarea").first).to_have_value(str(run.path.parent))
+    expect(folder.locator(".mt-help")).to_contain_text("Jeder Lauf bekommt")
+    # the search knows both names, and a problem of the form is told in the page's language
+    for word in ("Lernrate", "Learning rate"):
+        page.fill("#search", word)
+        expect(page.locator(".suggestions [role=option]").first).to_contain_text("Lernrate")
+    page.fill("#search", "")
+    page.click("#start")
+    expect(page.locator("#problem-summary")).to_contain_text("Kein Basismodell gewählt.")
+    choose_language(page, "en")
+    expect(page.locator("#f-saving-output_dir").get_by_text("Output folder")).to_be_visible()
+    page.get_by_role("tab", name="Run", exact=True).click()
+    expect(page.locator("#run-state")).to_have_text("Finished")
+    page.evaluate(HANDLE)
 
 
 def test_weight_norms_are_drawn_for_runs_that_limit_them(panel: tuple[Page, Run]) -> None:

@@ -1,0 +1,98 @@
+"""The page's translations: nothing missing, nothing left over, the language of a request, and a translated form."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+
+import pytest
+
+from gui import fields
+from gui.locale import catalogue, texts
+from gui.locale.check import COMMAND, faults, updated
+from gui.locale.script_texts import texts_of
+from tests.gui.conftest import Page
+
+ACCEPTED = {
+    "de": "de",
+    "de-AT,de;q=0.9,en;q=0.8": "de",
+    "zh-TW,zh;q=0.9": "zh-CN",
+    "fr-FR,fr;q=0.9,de;q=0.5": "de",
+    "en-US,en;q=0.9,de;q=0.8": "en",
+    "de;q=0, zh;q=abc": "en",
+    "": "en",
+}
+
+
+@pytest.fixture(scope="module")
+def every() -> tuple[dict[str, str], dict[str, str]]:
+    return texts.all_texts(), texts.all_counts()
+
+
+def test_every_text_is_translated_and_none_is_left_over(every: tuple[dict[str, str], dict[str, str]]) -> None:
+    assert len(every[0]) > 1800 and len(every[1]) > 10 and len(catalogue.files()) >= 2
+    lines = [line for path in catalogue.files() for line in faults(catalogue.read(path), *every)]
+    remedy = f"{len(lines)} to do; missing ones show English. Add them with  {COMMAND}  and fill them in:"
+    assert not lines, "\n".join(["", remedy, *lines[:200]])
+
+
+def test_faults_are_told_and_entries_follow_the_texts(every: tuple[dict[str, str], dict[str, str]]) -> None:
+    page = {"Save {1}": "a.js:1", "Loss": "b.js:2"}
+    old = catalogue.Catalogue("xx", "X", texts={"Save {1}": "{2}!", "Lost": "V"}, counts={"run": {"one": "{n} L"}})
+    told = "\n".join(faults(old, page, {"image": "c.js:3"}))
+    for words in ("lacks 'Loss' (b.js:2)", "'Lost', which is nowhere", "different values", "noun 'image'", "'run'"):
+        assert words in told
+    fresh, lines = updated(old, page, {"image": "c.js:3"})
+    assert fresh.texts == {"Save {1}": "{2}!", "Loss": ""} and fresh.counts == {"image": {"one": ""}}
+    assert "+ Loss" in lines and "    before: V" in lines and "- Lost" in lines
+
+
+def test_what_people_see_in_a_script_is_found() -> None:
+    script = """
+    import { el } from "./dom.js"; // Not this one.
+    const WORDS = { done: "finished" };
+    el("p", { class: "note wide", title: "Read this" }, "A long " + "text.", ok ? "yes" : "no");
+    setText(node, t`Step ${a ? "or so" : 1}`);
+    if (x === "Not this") fill(node.querySelector(".a b"), formatCount(n, "file"));
+    """
+    seen = [(each.text, each.count) for each in texts_of(script)]
+    assert seen == [
+        ("finished", False),
+        ("Read this", False),
+        ("A long text.", False),
+        ("yes", False),
+        ("no", False),
+        ("or so", False),
+        ("Step {1}", False),
+        ("file", True),
+    ]
+
+
+@pytest.mark.parametrize(("accepted", "language"), ACCEPTED.items())
+def test_the_browsers_first_language_that_there_is(accepted: str, language: str) -> None:
+    assert catalogue.best_language(accepted, ["en", "de", "zh-CN"]) == language
+
+
+def test_the_form_is_drawn_in_the_language_of_the_request(page: Page) -> None:
+    def form(**headers: str) -> tuple[str, dict]:
+        answer = page.client.get("/", headers={"accept-language": "de", **headers})
+        config = re.search(r"window\.gradio_config = (\{.*?\});</script>", answer.text, re.DOTALL)
+        assert answer.headers["content-language"] in unescape(answer.text[:40]) and config
+        return answer.headers["content-language"], json.loads(config[1])
+
+    def label(config: dict, path: str) -> dict:
+        return next(c["props"] for c in config["components"] if c["props"].get("elem_id") == fields.elem_id(path))
+
+    language, german = form()
+    chosen_language, english = form(cookie="monotile-language=en; other=1")
+    assert (language, chosen_language) == ("de", "en")
+    assert form(cookie="monotile-language=../../etc")[0] == "de"
+    assert label(german, "optimizer.learning_rate")["label"] == "Lernrate"
+    assert label(english, "optimizer.learning_rate")["label"] == "Learning rate"
+    # values, and choices that are called as in TOML, are the same in every language
+    for path in ("optimizer.lr_scheduler", "timesteps.weighting_scheme", "compile.compile_scope"):
+        assert [v for _, v in label(german, path)["choices"]] == [v for _, v in label(english, path)["choices"]]
+        assert label(german, path)["value"] == label(english, path)["value"]
+    assert ["none", "none"] in label(german, "timesteps.weighting_scheme")["choices"]
+    assert ["jeder Block", "each block"] in label(german, "compile.compile_scope")["choices"]
