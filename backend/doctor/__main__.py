@@ -25,6 +25,7 @@ from typing import Any, Literal
 from backend.base import compile_cache
 from backend.base.files import human_bytes
 from backend.config.packages import install_remedy, pip_command
+from backend.config.wandb_login import has_login, server
 from backend.setup import toolchain
 
 State = Literal["ok", "warn", "fail"]
@@ -180,6 +181,14 @@ def _optional(problems: dict[str, str | None]) -> Iterator[Check]:
     for name, problem in problems.items():
         if problem is not None and name not in lacking and name != "triton":
             yield Check("Optional", "warn", f"{name} {problem}", f"{install_remedy(name, problem)}.")
+
+
+def _wandb(problem: str | None) -> Iterator[Check]:
+    """Whether runs can be sent to Weights & Biases. problem: why the package does not load; None where it does."""
+    if problem is None and has_login():
+        yield Check("Weights & Biases", "ok", f"there is a login for {server()}")
+    elif problem is None:
+        yield Check("Weights & Biases", "ok", "no login: runs can be logged offline. Run  wandb login  to send them")
 
 
 def _toolchain(on_gpu: bool, triton: str | None = None) -> Iterator[Check]:
@@ -342,6 +351,7 @@ def run(cache_dir: str | None = None) -> Iterator[Check]:
         return
     yield from _gpu(facts, _driver())
     yield from _optional(facts.get("packages", {}))
+    yield from _wandb(facts.get("packages", {}).get("wandb", "is not installed"))
     yield from _toolchain(bool(facts.get("gpu")), facts.get("packages", {}).get("triton"))
     yield from _install()
     yield from disk

@@ -38,7 +38,8 @@ from backend.training.run_context import RunContext
 from backend.training.sampling import PromptText, Sampler, uses_negative, video_rule
 from backend.training.save_check import save_problems
 from backend.training.saver import Saver
-from backend.training.step_log import StepLog, row_writer
+from backend.training.step_log import StepLog
+from backend.training.trackers import row_writer
 from backend.training.trainable import Trainable
 from backend.training.trainer import Forward, Trainer
 from backend.training.validation_history import ValidationHistory
@@ -62,7 +63,7 @@ def assemble(
     cfg, accelerator = inputs.cfg, forward.accelerator
     encoders = trainable.encoders
     step_log = StepLog(
-        write=row_writer(context.run, metrics, cfg.logging.tensorboard, context.stack),
+        write=row_writer(context.run, metrics, cfg, context.stack),
         measure=monitor.measure,
         count_loss=counter.count_loss,
         loss_is_scaled=accelerator.scaler is not None,
