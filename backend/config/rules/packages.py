@@ -57,7 +57,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("logging.wandb", "logging.wandb_mode"),
-        lambda on, mode: is_installed("wandb") and needs_login(on, mode),
+        needs_login,
         "Weights & Biases has no login on this machine",
         "Run  wandb login  in a terminal, or set the environment variable WANDB_API_KEY before Monotile is started; "
         "or set logging.wandb_mode to offline",
