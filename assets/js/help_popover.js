@@ -16,8 +16,8 @@ let dismissed = null;
 let timer = 0;
 
 const fieldOf = (target) => (target instanceof Element ? target.closest("[id^='f-'].long-help") : null);
-// Where a list opens below the input, the help stands above it.
-const opensList = (owner) => Boolean(owner.querySelector(".wrap-inner")) || owner.classList.contains("k-path");
+// The list that a field has open, which has to stay in sight.
+const openList = (owner) => owner.querySelector("ul[role=listbox], .suggestions:not([hidden])");
 
 const place = () => {
   const help = field?.querySelector(".mt-help");
@@ -27,15 +27,17 @@ const place = () => {
   popover.style.width = `${Math.min(width + 20, innerWidth - 2 * margin)}px`;
   const { offsetWidth, offsetHeight } = popover;
   const above = field.getBoundingClientRect().top - offsetHeight - 4;
-  const used = field.contains(document.activeElement);
   const below = top - 3;
-  const high = above >= margin && ((used && opensList(field)) || below + offsetHeight > innerHeight - margin);
+  const list = openList(field)?.getBoundingClientRect();
+  const high = list?.height ? list.top >= top - 60 : below + offsetHeight > innerHeight - margin && above >= margin;
   popover.style.left = `${Math.max(margin, Math.min(left - 10, innerWidth - offsetWidth - margin))}px`;
-  popover.style.top = `${high ? above : below}px`;
+  popover.style.top = `${high ? Math.max(margin, above) : below}px`;
 };
+const listWatch = new MutationObserver(() => requestAnimationFrame(() => field && place()));
 const hide = () => {
   clearTimeout(timer);
   if (popover.isConnected && popover.matches(":popover-open")) popover.hidePopover();
+  listWatch.disconnect();
   field = null;
 };
 /** @param {HTMLElement} owner */
@@ -47,6 +49,8 @@ const show = (owner) => {
   if (!popover.isConnected) document.querySelector(".gradio-container")?.append(popover);
   if (!popover.matches(":popover-open")) popover.showPopover();
   place();
+  listWatch.disconnect();
+  listWatch.observe(owner, { childList: true, subtree: true });
 };
 const later = (act, ms) => {
   clearTimeout(timer);

@@ -47,7 +47,8 @@ path = 'pictures/my-cat'
 Write Windows paths in 'single quotes' or with `/`: in "double quotes" a `\\` begins a code. Relative paths are below
 the project's folder. On the command line each setting is a flag, with the same name: `train my.toml --network_dim 32`;
 `none` leaves one empty. An unknown name, a wrong type or two settings that contradict each other are refused, all at
-once, with the line and what to do. No secret belongs in a settings file.
+once, with the line and what to do. No secret belongs in a settings file. Settings marked as basic are those that the page shows at its
+[basic level](page.md).
 """
 
 
@@ -93,6 +94,8 @@ def _facts(setting: Setting) -> str:
     if setting.unit:
         facts.append(f"in {setting.unit}")
     facts.append("required" if setting.required else f"default {_default(setting.default)}")
+    if setting.basic:
+        facts.append("basic")
     return "; ".join(facts)
 
 

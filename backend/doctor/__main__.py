@@ -25,6 +25,7 @@ from typing import Any, Literal
 from backend.base import compile_cache
 from backend.base.files import human_bytes
 from backend.config.packages import install_remedy, pip_command
+from backend.config.wandb_login import has_login, server
 from backend.setup import toolchain
 
 State = Literal["ok", "warn", "fail"]
@@ -191,6 +192,14 @@ def _gpus(facts: dict[str, Any]) -> Iterator[Check]:
     yield Check("GPUs", "ok", f"{len(gpus)}, of which a run uses as many as training.num_processes says ({listed})")
 
 
+def _wandb(problem: str | None) -> Iterator[Check]:
+    """Whether runs can be sent to Weights & Biases. problem: why the package does not load; None where it does."""
+    if problem is None and has_login():
+        yield Check("Weights & Biases", "ok", f"there is a login for {server()}")
+    elif problem is None:
+        yield Check("Weights & Biases", "ok", "no login: runs can be logged offline. Run  wandb login  to send them")
+
+
 def _toolchain(on_gpu: bool, triton: str | None = None) -> Iterator[Check]:
     """What compiling needs. triton: why it does not load; None where it does or is not known."""
     if on_gpu:
@@ -351,6 +360,7 @@ def run(cache_dir: str | None = None) -> Iterator[Check]:
         return
     yield from _gpu(facts, _driver())
     yield from _optional(facts.get("packages", {}))
+    yield from _wandb(facts.get("packages", {}).get("wandb", "is not installed"))
     yield from _toolchain(bool(facts.get("gpu")), facts.get("packages", {}).get("triton"))
     yield from _install()
     yield from disk

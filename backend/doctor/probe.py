@@ -16,6 +16,7 @@ OPTIONAL = (
     "bitsandbytes",
     "pytorch_optimizer",
     "tensorboard",
+    "wandb",
     "pynvml",
     "flash_attn",
     "flash_attn.cute",

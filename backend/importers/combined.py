@@ -195,3 +195,27 @@ def read_swap(work: Work) -> None:
             work.origin[path],
             f"the other program swaps {double} double and {single} single blocks",
         )
+
+
+_TRACKERS = {"tensorboard": "logging.tensorboard", "wandb": "logging.wandb"}
+_TRACKER_NAMES = {"log_tracker_name": "logging.wandb_project", "wandb_run_name": "logging.wandb_run_name"}
+
+
+def read_trackers(work: Work) -> None:
+    """Where else the other program writes its numbers, and what the run is called there."""
+    trackers = str(work.values.get("log_with") or "")
+    for goal in [goal for name, goal in _TRACKERS.items() if trackers in (name, "all")]:
+        work.take(goal, True, "log_with")
+        work.note("log_with", "taken", "", goal)
+    if "log_with" in work.values and trackers not in (*_TRACKERS, "all"):
+        why = "only TensorBoard and Weights & Biases are supported"
+        work.note("log_with", "off" if is_off(trackers) else "not offered", "" if is_off(trackers) else why)
+    for key, goal in _TRACKER_NAMES.items():
+        if key not in work.values:
+            continue
+        name = str(work.values[key]).strip()
+        if name and "logging.wandb" in work.ours:
+            work.take(goal, name, key)
+            work.note(key, "taken", "", goal)
+        else:
+            work.note(key, "off", "it is used only if log_with is wandb" if name else "empty")

@@ -9,7 +9,15 @@ from backend.config.file_kinds import DATA_SETS
 from backend.config.load import Loaded
 from backend.config.schema import by_path
 from backend.importers.checked import checked
-from backend.importers.combined import NotOffered, read_family, read_length, read_lora, read_swap, read_text_encoders
+from backend.importers.combined import (
+    NotOffered,
+    read_family,
+    read_length,
+    read_lora,
+    read_swap,
+    read_text_encoders,
+    read_trackers,
+)
 from backend.importers.experts import read_pair
 from backend.importers.names import read_name
 from backend.importers.notes import Fate, Note
@@ -93,6 +101,7 @@ def _read(work: Work) -> None:
             read_text_encoders(work)
             read_lora(work)
         read_swap(work)
+        read_trackers(work)
         bring_prompts(work)
         read_folder(work)
     read_data_set(work)

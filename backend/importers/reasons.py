@@ -34,7 +34,7 @@ NOT_NEEDED = _by_name(
             "sd3_cache_text_encoder_outputs_to_disk hunyuan_image_cache_text_encoder_outputs cache_info "
             "hunyuan_image_cache_text_encoder_outputs_to_disk"
         ),
-        RUN_FOLDER: ("output_dir logging_dir log_prefix log_tracker_name log_config log_tracker_config wandb_run_name"),
+        RUN_FOLDER: "output_dir logging_dir log_prefix log_config log_tracker_config",
         "several GPUs are set by training.num_processes alone, without accelerate": (
             "num_machines num_cpu_threads_per_process multi_gpu gpu_ids main_process_port "
             "extra_accelerate_launch_args ddp_timeout ddp_static_graph ddp_gradient_as_bucket_view "

@@ -64,9 +64,11 @@ def _combined(fields: Fields) -> None:
     _noise(fields)
     _samples(fields)
     report = str(fields.get("report_to") or "").lower()
-    if "tensorboard" in report:
-        fields.take("report_to", "logging.tensorboard", True)
-    fields.note("report_to", "off" if report in ("", "none") else "not offered", "only TensorBoard files are supported")
+    for name in ("tensorboard", "wandb"):
+        if name in report or report == "all":
+            fields.take("report_to", f"logging.{name}", True)
+    why = "only TensorBoard and Weights & Biases are supported"
+    fields.note("report_to", "off" if report in ("", "none") else "not offered", why)
     if work.dataset is not None and work.dataset.kind == "simpletuner-dataset":
         fields.note("data_backend_config", "taken")
         read_backends(work, work.dataset.values[""], work.dataset.lines)

@@ -83,7 +83,6 @@ KEYS: dict[str, tuple[str, str]] = {
     "save_last_n_steps": ("saving.save_last_n", "keep_last"),
     "save_last_n_epochs": ("saving.save_last_n", "keep_last"),
     "save_precision": ("saving.save_precision", "precision"),
-    "log_with": ("logging.tensorboard", "log_with"),
 }
 # The same where a family has other parts behind a name.
 FAMILY_KEYS: dict[str, dict[str, tuple[str, str]]] = {"sd3": {"t5xxl": ("model.text_encoder_3", "path")}}
@@ -103,6 +102,9 @@ COMBINED = frozenset(
         "reg_data_dir",
         "dataset_config",
         "sample_prompts",
+        "log_with",
+        "log_tracker_name",
+        "wandb_run_name",
         "network_train_unet_only",
         "network_train_text_encoder_only",
         "base_model_version",

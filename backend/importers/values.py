@@ -337,15 +337,6 @@ def _multipliers(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     return Taken(numbers + [1.0] * (count - len(numbers)))
 
 
-def _log_with(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
-    if is_off(value):
-        raise Left("off", needed=False)
-    if str(value) == "wandb":
-        raise Left("only TensorBoard files are supported")
-    near = "wandb is not supported; only TensorBoard files are written" if str(value) == "all" else ""
-    return Taken(True, near)
-
-
 READERS: dict[str, Callable[[str, Any, Mapping[str, Any]], Taken]] = {
     "number": _number, "off_at_0": _off_at_0, "text": _text, "path": _text, "flag": _flag, "jitter": _jitter,
     "extension": _extension,
@@ -354,7 +345,7 @@ READERS: dict[str, Callable[[str, Any, Mapping[str, Any]], Taken]] = {
     "percent": _percent, "seed": _seed, "sampling": _sampling, "weighting": _weighting, "v_prediction": _v_prediction,
     "compile": _compile, "backend": _backend, "dynamic": _dynamic, "attention": _attention, "fp8": _fp8,
     "int8_text": _int8_text, "offload": _offload, "keep_last": _keep_last, "precision": _precision,
-    "log_with": _log_with, "alpha": _alpha, "seed_or_0": _seed_or_0,
+    "alpha": _alpha, "seed_or_0": _seed_or_0,
     "tiling": _tiling, "factor": _factor, "old_optimizer": _old_optimizer,
     "paths": _paths, "multipliers": _multipliers, "discount": _discount, "buckets": _buckets, "dropout": _dropout,
 }  # fmt: skip

@@ -39,7 +39,8 @@ from backend.training.run_context import RunContext
 from backend.training.sampling import PromptText, Sampler, uses_negative, video_rule
 from backend.training.save_check import save_problems
 from backend.training.saver import Saver
-from backend.training.step_log import Row, StepLog, row_writer
+from backend.training.step_log import Row, StepLog
+from backend.training.trackers import row_writer
 from backend.training.trainable import Trainable
 from backend.training.trainer import Forward, Trainer
 from backend.training.validation_history import ValidationHistory
@@ -65,7 +66,7 @@ def assemble(
     """
     cfg, accelerator, encoders = inputs.cfg, forward.accelerator, trainable.encoders
     step_log = StepLog(
-        write=_no_row if metrics is None else row_writer(context.run, metrics, cfg.logging.tensorboard, context.stack),
+        write=_no_row if metrics is None else row_writer(context.run, metrics, cfg, context.stack),
         measure=monitor.measure,
         count_loss=counter.count_loss,
         loss_is_scaled=accelerator.scaler is not None,

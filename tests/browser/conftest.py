@@ -159,6 +159,9 @@ HANDLE = """async () => {
 }"""
 
 
+ALL_SETTINGS = "localStorage.getItem('monotile-level') || localStorage.setItem('monotile-level', 'all')"
+
+
 class Watched:
     """A page whose console and requests are watched: nothing may go wrong in silence, nothing may leave the machine."""
 
@@ -168,6 +171,8 @@ class Watched:
         self.said: list[str] = []
         self.requests: list[str] = []
         page.set_default_timeout(PATIENCE_MS)
+        # Whether a page starts with few settings or all of them depends on whether this machine has runs already.
+        page.add_init_script(ALL_SETTINGS)
         page.on("console", self._hear)
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))

@@ -7,8 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import psutil
-import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from backend.config.schema import settings
 from backend.runs.folder import Run
@@ -332,76 +331,6 @@ def test_the_base_model_is_checked_as_soon_as_it_is_typed(page: Page, tiny_flux:
     type_in(page, "model.base_model", str(tiny_flux))
     expect(page.locator("#model-verdict")).to_contain_text("FLUX.1 found")
     type_in(page, "model.base_model", "")
-
-
-# What reaches beyond the right edge, except inside of what scrolls by itself.
-TOO_WIDE = """() => [...document.querySelectorAll(".gradio-container *")]
-  .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".strip, .scroll, .u-wrap"))
-  .map((e) => `${e.tagName} ${e.className} ${e.textContent.slice(0, 30)}`)"""
-
-
-def test_nothing_is_wider_than_a_telephone(chromium: Browser, server: Server) -> None:
-    make_run(server.runs, "a-run-with-quite-a-long-name-of-its-own")
-    context = chromium.new_context(viewport={"width": 390, "height": 844})
-    held = Watched(context.new_page(), server)
-    page = held.open()
-    type_in(page, "saving.output_dir", str(server.runs))
-    for title in TABS:
-        tab(page, title)
-        if title == "Library":
-            page.wait_for_selector(".run-card")
-        page.wait_for_timeout(300)
-        assert page.evaluate(TOO_WIDE) == [], title
-    # of a wide field's help four lines are shown, and all of it while the field is used
-    help_cut = "() => { const e = document.querySelector('#help-f-network-base_weights > span');"
-    help_cut += " return e.scrollHeight > e.clientHeight + 4; }"
-    go_to(page, "network.base_weights")
-    assert not page.evaluate(help_cut)
-    page.locator(field(page, "network.base_weights")).blur()
-    assert page.evaluate(help_cut)
-    context.close()
-
-
-# Every text on the page whose colour is too near to the colour behind it.
-CONTRAST = """() => {
-  const parse = (c) => { const m = c.match(/[\\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
-  const channel = (v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
-  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-  const ground = (e) => {
-    for (; e; e = e.parentElement) {
-      const colour = getComputedStyle(e).backgroundColor;
-      if (colour.startsWith("rgb") && parse(colour)[3] > 0.95) return parse(colour);
-    }
-    return [255, 255, 255, 1];
-  };
-  const bad = [];
-  for (const e of document.querySelectorAll(".gradio-container *")) {
-    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    const box = e.getBoundingClientRect();
-    const style = getComputedStyle(e);
-    if (!own || !box.width || !box.height || style.visibility === "hidden" || !style.color.startsWith("rgb")) continue;
-    if (e.closest("[disabled], .icon, svg, [aria-hidden=true]")) continue;
-    const [a, b] = [light(parse(style.color)), light(ground(e))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    const least = parseFloat(style.fontSize) >= 18.66 ? 3 : 4.5;
-    if (ratio < least) bad.push(`${ratio.toFixed(2)} ${e.className} ${e.textContent.trim().slice(0, 40)}`);
-  }
-  return [...new Set(bad)];
-}"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read(chromium: Browser, server: Server, scheme: str) -> None:
-    """WCAG AA: 4.5 to 1 for text, 3 to 1 for large text."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-    held = Watched(context.new_page(), server)
-    page = held.open()
-    assert page.evaluate("document.body.classList.contains('dark')") == (scheme == "dark")
-    for title in TABS:
-        tab(page, title)
-        page.wait_for_timeout(300)
-        assert page.evaluate(CONTRAST) == [], title
-    context.close()
 
 
 def test_the_choice_of_light_or_dark_is_remembered(watched: Watched) -> None:

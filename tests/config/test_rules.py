@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from backend.config.load import ready
 from backend.config.rules.check import RULES, check
 from backend.config.rules.rule import Rule
 from backend.config.schema import Config, get, with_values
+from backend.config.wandb_login import needs_login
 from backend.families.table import lacking
 from tests.tiny.clips import add_family
 from tests.tiny.kept_rules import KEPT
@@ -138,6 +140,14 @@ def test_what_compares_validations_is_refused_without_them() -> None:
 
 
 @pytest.fixture
+def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine where nobody has logged in to Weights & Biases."""
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+@pytest.fixture
 def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without any optional package."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -158,7 +168,32 @@ def test_packages_that_are_installed_or_not_asked_for_are_no_problem() -> None:
     assert ready(with_values(cfg, {"logging.tensorboard": True, "memory.base_quantization": "int8"})) == []
 
 
-def test_every_rule_is_shown_to_fire(no_packages: None) -> None:
+def test_a_run_that_is_sent_to_weights_and_biases_needs_a_login(
+    no_login: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From the environment or from wandb's own login for the server in use; none where nothing is sent."""
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+
+    def told(**settings: Any) -> list[str]:
+        cfg = with_values(Config(), {f"logging.{name}": value for name, value in settings.items()})
+        return [p.remedy for rule in RULES if rule.broken is needs_login for p in rule.problems(cfg)]
+
+    assert told(wandb=False) == told(wandb=True, wandb_mode="offline") == []
+    (remedy,) = told(wandb=True)
+    assert "wandb login" in remedy and "WANDB_API_KEY" in remedy
+    (tmp_path / "netrc").write_text("machine wandb.example\n  login user\n  password 0123456789\n")
+    assert told(wandb=True), "a login of another server"
+    (tmp_path / "settings").write_text("[default]\nbase_url = https://wandb.example\n")
+    assert told(wandb=True) == []
+    monkeypatch.setenv("WANDB_BASE_URL", "https://api.wandb.ai")
+    assert told(wandb=True)
+    for name, value in (("WANDB_API_KEY", "0" * 40), ("WANDB_MODE", "offline")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert told(wandb=True) == []
+
+
+def test_every_rule_is_shown_to_fire(no_packages: None, no_login: None) -> None:
     fired = {
         id(rule)
         for values, *_ in (*BROKEN, *LACKED, *WITHOUT_PACKAGES, *CLIP_ROWS, *(({p: v},) for p, v in CLIPS_ONLY.items()))
@@ -168,7 +203,7 @@ def test_every_rule_is_shown_to_fire(no_packages: None) -> None:
     fired |= {
         id(rule)
         for rule in RULES
-        for values in ({}, UNPAIRED, TOO_LONG, LONG_NAME, COMPARED)
+        for values in ({}, UNPAIRED, TOO_LONG, LONG_NAME, COMPARED, {"logging.wandb": True})
         if rule.when == "start" and rule.problems(with_values(Config(), values))
     }
     silent = [rule.text for rule in RULES if id(rule) not in fired]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gui import form
+from gui.app import Home, make_app
 from gui.draft import Draft
+from gui.run_store import RunStore
+from tests.gui.conftest import make_run
 
 
 def with_rank(rank: str) -> form.Values:
@@ -138,3 +142,23 @@ def test_two_tabs_take_nothing_from_each_other(tmp_path: Path) -> None:
     draft.load(with_rank("64"), "big")
     assert draft.keep(fields | {"network.network_dim": "4"}, "second")
     assert draft.now.values == with_rank("64")
+
+
+def test_new_people_see_basic_settings_and_those_with_a_draft_all(tmp_path: Path) -> None:
+    draft = Draft(tmp_path)
+    assert draft.facts()["level"] == "basic"
+    draft.keep(with_rank("8"))
+    assert Draft(tmp_path).level == "basic"
+    draft.show_level("all")
+    assert Draft(tmp_path).level == "all"
+    content = json.loads(draft.path.read_text(encoding="utf-8"))
+    for odd in ("some", 5, None):
+        draft.path.write_text(json.dumps(content | {"level": odd}), encoding="utf-8")
+        assert Draft(tmp_path).level == "all" and Draft(tmp_path).now.values == with_rank("8")
+
+
+def test_who_has_runs_already_sees_all_settings(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    make_run(tmp_path / "elsewhere")
+    RunStore(lambda: "", home.draft / "places.json").started_in(tmp_path / "elsewhere")
+    assert make_app(home).state.draft.level == "all"

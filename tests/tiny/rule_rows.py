@@ -84,6 +84,10 @@ BROKEN: list[tuple[Values, str, str]] = [
     ({"optimizer.optimizer": "AdamWScheduleFree"}, "optimizer.lr_scheduler", "twice"),
     ({"training.ema": True, "optimizer.optimizer": "schedulefree.SGDScheduleFree"}, "training.ema", "itself"),
     ({"training.ema_decay": 0.99}, "training.ema_decay", "ema is off"),
+    *(
+        ({f"logging.wandb_{name}": value}, f"logging.wandb_{name}", "Weights & Biases is off")
+        for name, value in (("project", "p"), ("run_name", "r"), ("entity", "e"), ("mode", "offline"))
+    ),
     (
         {"network.lora_weight_dtype": "bf16", "training.mixed_precision": "fp16"},
         "network.lora_weight_dtype",

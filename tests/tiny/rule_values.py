@@ -48,4 +48,5 @@ WITHOUT_PACKAGES: list[tuple[Values, str, str]] = [
     ({"compile.attention": "fa3"}, "compile.attention", "flash_attn_interface"),
     ({"compile.attention": "fa4"}, "compile.attention", "flash_attn.cute"),
     ({"logging.tensorboard": True}, "logging.tensorboard", "tensorboard"),
+    ({"logging.wandb": True, "logging.wandb_mode": "offline"}, "logging.wandb", "wandb"),
 ]

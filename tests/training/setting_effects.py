@@ -38,7 +38,7 @@ from backend.training.lora_metadata import file_metadata
 from backend.training.position import Position
 from backend.training.prepare import make_accelerator, seed
 from backend.training.requests import Requests
-from backend.training.step_log import row_writer
+from backend.training.trackers import row_writer
 from backend.training.trainable import Trainable, load_trainable
 from backend.training.validation import ValidationLoss
 
@@ -278,7 +278,7 @@ def read_ahead(world: World, cfg: Config) -> Any:
 
 def shown_in_tensorboard(world: World, cfg: Config) -> Any:
     with ExitStack() as stack:
-        row_writer(world.run, None, cfg.logging.tensorboard, stack)  # type: ignore[arg-type]
+        row_writer(world.run, None, cfg, stack)  # type: ignore[arg-type]
         return (world.run.path / "tensorboard").exists()
 
 

@@ -221,6 +221,7 @@ _CUT = f"{_MASKS}::test_a_mask_is_cut_and_mirrored_as_its_image_and_weighs_the_c
 _SOURCES = "dataset/test_caption_sources.py"
 _CLIPS = "dataset/test_clip_scan.py::test_settings_change_which_frames_are_trained_on"
 _DIFFUSION = "objectives/test_diffusion.py::test_settings_reach_the_objective"
+_WANDB = "training/test_trackers.py::test_numbers_of_a_run_are_written_for_weights_and_biases"
 _OVERFIT = "training/test_overfit.py"
 _MERGED = "lora/test_base_weights.py::test_a_run_over_a_merged_base"
 
@@ -311,5 +312,7 @@ PROVEN: dict[str, str] = {
     "::test_a_fused_step_is_the_plain_one_and_bf16_weights_stay_near_it",
     "saving.model_layout": "training/test_full.py::test_every_weight_of_the_denoiser_is_trained_and_saved",
     "saving.save_state": "training/test_step.py::test_flux",
+    "logging.wandb": _WANDB,
+    **{f"logging.wandb_{name}": _WANDB for name in ("project", "run_name", "entity", "mode")},
     "logging.log_level": "runs/test_logs.py::test_started_by_hand_the_terminal_sees_the_log_too",
 }  # fmt: skip

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from backend.config.packages import install_remedy, is_installed
-from backend.config.rules.rule import Rule
+from backend.config.rules.rule import Rule, no_effect
 from backend.config.sections.optimizer import OPTIMIZER_CLASSES
+from backend.config.wandb_login import needs_login
 
 
 def _needs(path: str, module: str, needed: Callable[[Any], bool], otherwise: str) -> Rule:
@@ -46,5 +47,24 @@ PACKAGE_RULES: tuple[Rule, ...] = (
         "tensorboard needs the package tensorboard, which is not installed",
         f"{install_remedy('tensorboard')}; or set logging.tensorboard to false",
         when="start",
+    ),
+    Rule(
+        ("logging.wandb",),
+        lambda on: on and not is_installed("wandb"),
+        "wandb needs the package wandb, which is not installed",
+        f"{install_remedy('wandb')}; or set logging.wandb to false",
+        when="start",
+    ),
+    Rule(
+        ("logging.wandb", "logging.wandb_mode"),
+        needs_login,
+        "Weights & Biases has no login on this machine",
+        "Run  wandb login  in a terminal, or set the environment variable WANDB_API_KEY before Monotile is started; "
+        "or set logging.wandb_mode to offline",
+        when="start",
+    ),
+    *(
+        no_effect(f"logging.{name}", "logging.wandb", (True,), "Weights & Biases is off")
+        for name in ("wandb_project", "wandb_run_name", "wandb_entity", "wandb_mode")
     ),
 )

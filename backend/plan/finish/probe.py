@@ -102,6 +102,7 @@ def probe_config(config: Config, root: Path) -> Config:
         "validation.early_stop_patience": None,
         "validation.picture_losses": False,
         "logging.tensorboard": False,
+        "logging.wandb": False,
     }
     return with_values(config, once)
 
