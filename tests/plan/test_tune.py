@@ -190,6 +190,12 @@ def test_a_probe_that_fails_is_a_row(config: Config, scan: DatasetScan, monkeypa
     ended, _ = run(config, scan, seconds)
     assert ended.ended == "busy" and "used again" in ended.why and ended.trials[0].state == "reused"
 
+    def broken(trained: Config) -> float:
+        raise probe.ProbeFailed("The probe failed: The VAE is damaged.", "", "unknown")
+
+    ended, tried = run(config, scan, broken, again=True)
+    assert len(tried.trained) == 1 and "The VAE is damaged." in ended.why and ended.best is None
+
     def rest(trained: Config) -> float:
         return seconds(trained) if trained.compile.compile else usual(trained)
 

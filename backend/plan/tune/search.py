@@ -94,8 +94,12 @@ class Tuner:
         present = self.candidates.of({}, "present settings")
         if present is None:
             raise RunError("These settings can't be trained.", "Correct them: launcher.py plan says what is wrong.")
-        if self._try(present).ran:
+        trial = self._try(present)
+        if trial.ran:
             return
+        if trial.state == "failed":
+            self._end("done", f"The present settings fail, and not for want of memory: {trial.reason}")
+            raise _Ended
         around = self._around(short=True)
         singles = [(factor.name, choice) for factor in self._left for choice in factor.choices(present.config, around)]
         needed = None if present.estimate is None else present.estimate.needed
