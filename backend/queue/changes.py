@@ -135,8 +135,8 @@ def restore(folder: QueueFolder, removed: Removed) -> None:
 
     def change(queue: Queue) -> Queue:
         entries = [entry for entry in queue.entries if entry.id != removed.entry.id]
-        told = removed.entry.phase == "started" and removed.entry not in queue.leaving
-        entries.insert(removed.place, replace(removed.entry, phase="ended") if told else removed.entry)
+        noted = removed.entry.phase == "started" and removed.entry not in queue.leaving
+        entries.insert(removed.place, replace(removed.entry, phase="ended") if noted else removed.entry)
         return replace(queue.left(removed.entry.id), entries=tuple(entries))
 
     folder.update(change)

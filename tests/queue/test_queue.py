@@ -173,10 +173,10 @@ def test_runs_at_work_are_left_alone_and_ended_ones_can_be_tried_again(folder: Q
 
 def test_ended_ones_are_removed_also_while_their_process_leaves(folder: QueueFolder, tmp_path: Path) -> None:
     """The page tells a run's end some seconds before the worker notes it; what is about to start again stays."""
-    told, again, skipped = (folder.add(settings(tmp_path, name)) for name in "abc")
+    ended, again, skipped = (folder.add(settings(tmp_path, name)) for name in "abc")
     run = make_run(tmp_path / "runs", steps=4)
     set_fields(run.record_path, start="word")
-    for entry, before in ((told, None), (again, "word")):
+    for entry, before in ((ended, None), (again, "word")):
         begun = {"phase": "started", "run": str(run.path), "before": before}
         folder.update(lambda queue, i=entry.id, f=begun: queue.changed(i, lambda known: replace(known, **f)))
     changes.skip(folder, skipped.id)
@@ -192,8 +192,8 @@ def test_ended_ones_are_removed_also_while_their_process_leaves(folder: QueueFol
 
 
 def test_the_end_of_an_entry_that_was_taken_off_is_told_beside_the_queue(folder: QueueFolder, tmp_path: Path) -> None:
-    said = tmp_path / "said.txt"
-    folder.set_command(["sh", "-c", f"echo $MONOTILE_RUN $MONOTILE_STATE >> {said}; sleep 60"])
+    notes = tmp_path / "notes.txt"
+    folder.set_command(["sh", "-c", f"echo $MONOTILE_RUN $MONOTILE_STATE >> {notes}; sleep 60"])
     run, worker = make_run(tmp_path / "runs", steps=4), Worker(folder=folder, roots=[])
     worker.notices.longest_s = 0.5
     entry = folder.add(settings(tmp_path, "a"))
@@ -215,11 +215,11 @@ def test_the_end_of_an_entry_that_was_taken_off_is_told_beside_the_queue(folder:
     assert time.monotonic() - began < 0.5 and not process.is_needed(folder), "nothing waits for the command"
     changes.restore(folder, removed)
     assert folder.read().entries[0].phase == "ended", "told already"
-    eventually(said.exists, "the command runs")
+    eventually(notes.exists, "the command runs")
     assert worker.notices.look(), "the worker stays for it"
     eventually(lambda: not worker.notices.look(), "it is ended")
     worker.look()
-    assert said.read_text() == f"{run.name} done\n"
+    assert notes.read_text() == f"{run.name} done\n"
 
 
 @pytest.mark.parametrize("kind", ["disk_full", "not_writable", "cuda_oom"])

@@ -18,6 +18,7 @@ from backend.plan.memory.report import headline
 from backend.plan.memory.settings import MemorySettings, memory_settings
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
+from backend.training import prepare
 from backend.training.checkpointing_choice import with_checkpointing
 from backend.training.run_context import RunContext
 from tests.tiny.event_lines import event_lines
@@ -32,6 +33,7 @@ class Start:
 
     cfg: Config
     resolved_memory: MemorySettings | None
+    expected: None = None
 
 
 @pytest.fixture
@@ -63,6 +65,25 @@ def test_auto_keeps_attention_where_there_is_room_and_says_so(wan: Config) -> No
     assert not may_keep_attention(with_values(wan, {"model.family": "flux"})), "attention is little of an image"
     offered = [change.values for make in LESS_VRAM for change in make(wan, None)]
     assert {KIND: "block"} in offered, "what auto would not choose again"
+
+
+def test_a_run_is_prepared_with_the_choice(wan: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loads and compiles the model reads the settings of the inputs; there the choice must be by then."""
+    start: Any = Start(cfg=wan, resolved_memory=memory_settings(wan, on_gpu=True).keeping_attention())
+    seen: list[Any] = []
+
+    def encode(inputs: Any, *rest: object) -> None:
+        seen.append(inputs.cfg.memory.checkpointing_kind)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare, "warmed_compiler", lambda cfg: None)
+    monkeypatch.setattr(prepare, "gather", lambda *_: start)
+    monkeypatch.setattr(prepare, "with_products", lambda context, inputs, resumed: inputs)
+    monkeypatch.setattr(prepare, "encode", encode)
+    run = Run.create_empty(tmp_path, "toy")
+    with pytest.raises(KeyboardInterrupt), ExitStack() as stack:
+        prepare.prepare(run, wan, EventWriter(run), None, False, stack)
+    assert seen == ["attention"]
 
 
 def test_a_resume_keeps_what_the_run_began_with(wan: Config, tmp_path: Path) -> None:

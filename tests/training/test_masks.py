@@ -252,14 +252,14 @@ def test_a_mask_is_cut_and_mirrored_as_its_image_and_weighs_the_cells(
     with pytest.raises(Refused, match=r"a\.png.*shows nothing"):
         cache_of(tmp_path).build([(scan.items[0], plain)])
     # the files say so in their headers; those of before are read
-    said, read = [], []
+    steps, read = [], []
     again, black = cache_of(tmp_path), (scan.items[0], plain)
     monkeypatch.setattr(again, "missing", lambda paths: [])
     monkeypatch.setattr(again, "read", lambda path: read.append(path) or MaskCache.read(again, path))
-    assert again.build([(item, fit) for fit in fits], lambda *at: said.append(at)) == 0
+    assert again.build([(item, fit) for fit in fits], lambda *at: steps.append(at)) == 0
     with pytest.raises(Refused, match="shows nothing"):
         again.build([black])
-    assert said[0] == (0, 6) and said[-1] == (6, 6) and not read
+    assert steps[0] == (0, 6) and steps[-1] == (6, 6) and not read
     again.write(again.path(*black), again.read(again.path(*black)))
     with pytest.raises(Refused, match="shows nothing"):
         again.build([black])
