@@ -94,9 +94,7 @@ class Further:
             end = None if self.total is None else self.rate(self.total)
             lines.append(f"Learning rate: {now:.3g} until now, {then:.3g} from here" + _towards(then, end))
             if then > 1.5 * now:
-                lines.append(
-                    "It rises again: the schedule had fallen for the old length. A constant, lower rate is gentler."
-                )
+                lines.append("It rises again: the schedule had fallen for the old length. A lower rate is gentler.")
         if cfg.lr_scheduler == "constant" and standing.config.optimizer.lr_scheduler == "constant":
             lines.append("The schedule is constant: the result equals a run that had this length from the start.")
         return lines
