@@ -21,10 +21,14 @@ def files_of(scan: PageScan, item: Item) -> list[Path]:
 
 
 def refresh(scan: PageScan, changed: Collection[Path]) -> None:
-    """Update the images of `scan` whose captions are in files of `changed`, which are real paths."""
+    """Update the images of `scan` whose captions are in files of `changed`."""
     tables: dict[Path, CaptionTable | None] = {}
     wanted = {str(path) for path in changed}
-    for index, item in enumerate(scan.items):
+    items = scan.items
+    for index, item in enumerate(items):
+        if scan.items is not items:
+            # another scan, or another plan of this one, came in between
+            return refresh(scan, changed)
         places: Iterable[Path] = files_of(scan, item)
         places = [*places, item.row.path] if item.row is not None else places
         if any(str(place) in wanted or os.path.realpath(place) in wanted for place in places):

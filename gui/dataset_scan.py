@@ -13,7 +13,7 @@ from backend.config.schema import Config
 from backend.dataset.buckets import Fit
 from backend.dataset.caption_variants import CaptionRule
 from backend.dataset.items import ClipReport, DatasetScan, Item
-from backend.dataset.scan import cache_folder, folder_specs, most_controls, validation_specs
+from backend.dataset.scan import folder_specs, most_controls, validation_specs
 from backend.dataset.scan_captions import bare, class_caption, finished
 from backend.dataset.scan_state import FolderSpec
 from backend.families.table import FAMILIES
@@ -199,11 +199,6 @@ class PageScan:
     def separator(self) -> str:
         """What is between two tags of a caption."""
         return self._config.captions.caption_separator if self._config else ","
-
-    @property
-    def cache_folder(self) -> Path | None:
-        """Where the scan keeps its measures; None before a scan."""
-        return None if self._config is None else cache_folder(self._config)
 
     def says_more(self, item: Item) -> bool:
         """Whether it has a caption besides the trigger word that all have."""

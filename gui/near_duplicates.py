@@ -6,12 +6,15 @@ import json
 from typing import Any
 
 from backend.base.files import write_atomic
+from backend.base.paths import PROJECT_ROOT
 from gui.dataset_scan import PageScan
 from gui.jobs import Job
 
 GROUPS = 12
 """Groups that are shown at a time."""
 _MOST_SHOWN = 24
+# Where the page's scans keep what images look like.
+_MEMORY = PROJECT_ROOT / "cache"
 
 
 class NearDuplicates:
@@ -30,12 +33,12 @@ class NearDuplicates:
         """Search the images of the scan; False when a search runs, or there is nothing to search."""
         scan = self.scan
         numbers = [number for number, item in enumerate(scan.items) if item.window is None]
-        if self.job.state == "running" or not numbers or scan.cache_folder is None:
+        if self.job.state == "running" or not numbers:
             return False
         items = [scan.items[number] for number in numbers]
         images = [[item.key, str(item.path), item.width, item.height] for item in items]
         path = scan.folder / "near_duplicates.json"
-        write_atomic(path, json.dumps({"cache_dir": str(scan.cache_folder), "images": images}))
+        write_atomic(path, json.dumps({"cache_dir": str(_MEMORY), "images": images}))
         self.done, self.total, self._of, self._groups, self._text = 0, len(images), scan.number, [], ""
         output: dict[str, Any] = {}
 

@@ -50,7 +50,10 @@ class CaptionChange:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Changes that were made. id: undoes them. files: how many were written. left: changed by others meanwhile."""
+    """Changes that were made.
+
+    id: undoes them; "" where nothing changed. files: how many were written. left: changed by others meanwhile.
+    """
 
     id: str
     files: int
@@ -127,6 +130,8 @@ def apply(
         WriteFailed: a file, or the journal, can't be written. Nothing has changed then.
     """
     planned = _plan([change for change in changes if change.before != change.after])
+    if not planned:
+        return Applied("", 0)
     journal = Journal.at(folder)
     with journal.locked():
         name = journal.begin(what, planned)
