@@ -9,11 +9,13 @@ import { showError } from "./toasts.js";
 /** @import { CaptioningState } from "./captioning" */
 
 const EVERY_MS = 800;
+const CALM_MS = 5000;
 
 let timer = 0;
 let ui = null;
 // The request and the captions that are drawn; another count is drawn again.
 let drawn = "";
+let drawnAt = 0;
 
 const start = async () => {
   ui.start.disabled = true;
@@ -72,10 +74,10 @@ const draw = (state) => {
   );
   if (state.options && !ui.form.fields.model.value) ui.form.use(state.options);
   const key = [state.number, state.state, state.captioned].join();
-  if (key !== drawn && state.images) {
-    drawn = key;
-    ui.difference.load();
-  }
+  const waits = running && ui.difference.isFull && Date.now() - drawnAt < CALM_MS;
+  if (key === drawn || !state.images || waits) return;
+  [drawn, drawnAt] = [key, Date.now()];
+  ui.difference.load();
 };
 
 /** @param {CaptioningState} state */

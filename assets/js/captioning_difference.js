@@ -7,13 +7,21 @@ import { emit } from "./state.js";
 import { showError, toast } from "./toasts.js";
 /** @import { CaptionDifference, CaptionRow } from "./captioning" */
 
+// Captions on a page, as the server has it.
+const FULL = 24;
+
 export class CaptioningDifference {
   constructor() {
     this.page = 0;
     this.requests = 0;
     // Edits are kept by the server one after the other; what is written waits for the last of them.
     this.saving = Promise.resolve();
-    this.rows = el("ul", { class: "captioning-rows", id: "captioning-rows" });
+    this.skipped = false;
+    this.rows = el("ul", {
+      class: "captioning-rows",
+      id: "captioning-rows",
+      onfocusout: () => setTimeout(() => this.skipped && this.load()),
+    });
     this.count = el("p", { class: "note", "aria-live": "polite", id: "captioning-count" });
     this.problems = el("div");
     this.write = el("button", { class: "primary", id: "captioning-write", onclick: () => this.writeChosen() });
@@ -27,6 +35,11 @@ export class CaptioningDifference {
     );
     this.pager = el("div", { class: "pager" });
     this.node = el("div", { hidden: true }, this.head, this.problems, this.rows, this.pager);
+  }
+
+  // Whether there is a page of captions to look at; while more come, it needs no haste.
+  get isFull() {
+    return this.rows.childElementCount >= FULL;
   }
 
   // Whether a person is typing in one of the captions, which are not drawn again meanwhile.
@@ -43,7 +56,9 @@ export class CaptioningDifference {
     } catch (error) {
       return showError(error);
     }
-    if (request === this.requests && !this.isTyping) this.draw(answer);
+    // what is skipped is drawn once the caption is left
+    this.skipped = this.isTyping;
+    if (request === this.requests && !this.skipped) this.draw(answer);
     return undefined;
   }
 

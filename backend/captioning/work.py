@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -168,5 +168,11 @@ def _open(path: Path) -> _Opened:
 
 def _caption(opened: Sequence[_Opened], captioner: Describes) -> list[Result]:
     images = [each.image for each in opened if each.image is not None]
-    texts = iter(captioner.describe(images) if images else ())
+    try:
+        texts = iter(captioner.describe(images) if images else ())
+    except ValueError as error:
+        # of an image that the model can't take, such as one 200 times as wide as high: the others go on
+        if len(opened) > 1:
+            return [result for each in opened for result in _caption([each], captioner)]
+        return [replace(opened[0], image=None, fault=f"the model can't take it: {error}").result("")]
     return [each.result("" if each.image is None else tidy(next(texts))) for each in opened]

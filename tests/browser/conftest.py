@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -275,3 +276,44 @@ def load_preset(page: Page, name: str) -> None:
         "name => window.monotile.state.draft.preset === name && !(window.monotile.state.draft.changed || []).length",
         arg=name,
     )
+
+
+def caption_by_model(page: Page, folder: Path) -> None:
+    """Caption the scanned images by a real model: looked at beside the old ones, edited, left out, written, undone."""
+    # here, since transformers takes seconds to import
+    from tests.tiny.captioners import build
+
+    model = build("blip", folder.parent / "blip")
+    before = {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")}
+    page.get_by_role("button", name="Captions by a model").click()
+    page.fill("#captioning-model", str(model.parent))
+    page.locator("#captioning-model").blur()
+    expect(page.locator("#captioning-about")).to_contain_text("has no config.json")
+    page.fill("#captioning-model", str(model))
+    page.locator("#captioning-model").blur()
+    page.keyboard.press("Escape")
+    expect(page.locator("#captioning-about")).to_contain_text("BLIP")
+    expect(page.locator("#captioning-task")).to_be_hidden()
+    page.select_option("#captioning-existing", "append")
+    page.fill("#captioning-trigger", "zyx")
+    page.locator("#captioning-root summary", has_text="More").click()
+    for name, value in {"device": "cpu", "max-tokens": "4", "beams": "1"}.items():
+        page.fill(f"#captioning-{name}", value)
+    page.click("#captioning-start")
+    rows = page.locator("#captioning-rows > li")
+    expect(page.locator("#captioning-text")).to_have_text("8 of 8 images have a new caption.", timeout=4 * PATIENCE_MS)
+    expect(rows).to_have_count(8)
+    assert {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")} == before
+    expect(rows.first.locator(".captioning-old")).to_have_text("a caption in the meantime")
+    expect(rows.first.locator("textarea")).to_have_value(re.compile("^zyx, a caption in the meantime, ."))
+    rows.nth(1).locator("input").uncheck()
+    rows.nth(2).locator("textarea").fill("by hand")
+    page.locator("#captioning-write").click()
+    expect(page.locator(".toast").last).to_contain_text("7 caption files written")
+    after = {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")}
+    assert sum(text.startswith("zyx, ") for text in after.values()) == 6 and "by hand" in after.values()
+    expect(page.locator("#thumbs [data-caption='2']")).to_have_text("by hand")
+    expect(rows).to_have_count(1)
+    page.locator(".toast").last.get_by_text("Undo").click()
+    expect(rows).to_have_count(8)
+    assert {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")} == before

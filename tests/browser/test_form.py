@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from backend.runs.folder import Run
 from backend.runs.picture_table import PictureId, PictureTable, write_table
 from gui import fields
 from tests.browser.bulk_captions import captions_are_changed_together
-from tests.browser.conftest import PATIENCE_MS, Server, Watched, field, go_to, load_preset, tab, type_in
+from tests.browser.conftest import Server, Watched, caption_by_model, field, go_to, load_preset, tab, type_in
 from tests.gui.conftest import make_run
-from tests.tiny.captioners import build
 
 TABS = tuple(fields.TABS.values())
 
@@ -227,43 +225,6 @@ def images_are_sorted_by_what_a_run_measured(page: Page, run: Run) -> None:
     page.keyboard.press("Escape")
 
 
-def captions_are_made_by_a_model(page: Page, model: Path, folder: Path) -> None:
-    """By a process with the real model: shown beside the old ones, edited, left out, written, undone."""
-    before = {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")}
-    page.get_by_role("button", name="Captions by a model").click()
-    page.fill("#captioning-model", str(model.parent))
-    page.locator("#captioning-model").blur()
-    expect(page.locator("#captioning-about")).to_contain_text("has no config.json")
-    page.fill("#captioning-model", str(model))
-    page.locator("#captioning-model").blur()
-    page.keyboard.press("Escape")
-    expect(page.locator("#captioning-about")).to_contain_text("BLIP")
-    expect(page.locator("#captioning-task")).to_be_hidden()
-    page.select_option("#captioning-existing", "append")
-    page.fill("#captioning-trigger", "zyx")
-    page.locator("#captioning-root summary", has_text="More").click()
-    for name, value in {"device": "cpu", "max-tokens": "4", "beams": "1"}.items():
-        page.fill(f"#captioning-{name}", value)
-    page.click("#captioning-start")
-    rows = page.locator("#captioning-rows > li")
-    expect(page.locator("#captioning-text")).to_have_text("8 of 8 images have a new caption.", timeout=4 * PATIENCE_MS)
-    expect(rows).to_have_count(8)
-    assert {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")} == before
-    expect(rows.first.locator(".captioning-old")).to_have_text("a caption in the meantime")
-    expect(rows.first.locator("textarea")).to_have_value(re.compile("^zyx, a caption in the meantime, ."))
-    rows.nth(1).locator("input").uncheck()
-    rows.nth(2).locator("textarea").fill("by hand")
-    page.locator("#captioning-write").click()
-    expect(page.locator(".toast").last).to_contain_text("7 caption files written")
-    after = {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")}
-    assert sum(text.startswith("zyx, ") for text in after.values()) == 6 and "by hand" in after.values()
-    expect(page.locator("#thumbs [data-caption='2']")).to_have_text("by hand")
-    expect(rows).to_have_count(1)
-    page.locator(".toast").last.get_by_text("Undo").click()
-    expect(rows).to_have_count(8)
-    assert {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")} == before
-
-
 def test_folders_and_prompts_are_edited_in_rows(page: Page, server: Server, image_folder: Path, tmp_path: Path) -> None:
     run = measured_run(server, image_folder)
     type_in(page, "saving.output_dir", str(run.path.parent))
@@ -313,7 +274,7 @@ def test_folders_and_prompts_are_edited_in_rows(page: Page, server: Server, imag
     assert any(file.read_text("utf-8") == "a written caption" for file in image_folder.glob("*.txt"))
     captions_are_changed_together(page, image_folder)
     images_are_sorted_by_what_a_run_measured(page, run)
-    captions_are_made_by_a_model(page, build("blip", tmp_path / "blip"), image_folder)
+    caption_by_model(page, image_folder)
     tab(page, "Compile")
     expect(page.locator("#mode-table tbody tr")).to_have_count(4)
     tab(page, "Dataset")

@@ -17,6 +17,8 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoPr
 
 from backend.base.errors import Refused
 from backend.captioning.captioner import Captioner
+from backend.captioning.work import caption_images
+from backend.runs.captioning.folder import ResultFolder
 from backend.runs.captioning.model_folder import LAYOUTS, read_model
 from backend.runs.captioning.request import CaptionOptions, identity
 from tests.tiny.captioners import INSTRUCTION, copy, picture
@@ -95,11 +97,23 @@ def test_a_long_caption_ends_where_the_model_has_no_place_left(model_of: Callabl
     assert max(len(text.split()) for text in long) > TOKENS
 
 
-def test_a_large_image_is_reduced_for_models_that_take_any_size(model_of: Callable[[str], Path]) -> None:
-    captioner = Captioner(read_model(model_of("qwen2_vl")), options(model_of("qwen2_vl"), megapixels=0.05))
+def test_images_of_any_size_are_reduced_and_one_that_is_too_long_is_named(
+    model_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = copy(model_of("qwen2_vl"), tmp_path / "model")
+    # as the first Qwen2-VL folders say it
+    sizes = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "min_pixels": 256, "max_pixels": 10**6}
+    (folder / "preprocessor_config.json").write_text(json.dumps(sizes), "utf-8")
+    captioner = Captioner(read_model(folder), options(folder, megapixels=0.05))
     seen = captioner.reader.inputs([picture(1200, 900)], captioner.network)
     height, width = (4 * int(side) for side in seen["image_grid_thw"][0, 1:])
     assert 40_000 < height * width <= 50_000 and width > height
+    paths = [tmp_path / "a.png", tmp_path / "line.png"]
+    for path, (width, height) in zip(paths, [(60, 40), (900, 4)], strict=True):
+        picture(width, height).save(path)
+    list(caption_images(paths, captioner, ResultFolder(tmp_path), batch=2))
+    rows = [ResultFolder(tmp_path).results()[str(path)] for path in paths]
+    assert rows[0].text and not rows[0].error and "the model can't take it" in rows[1].error
 
 
 def test_weights_that_are_missing_are_not_filled_with_random_numbers(
