@@ -129,7 +129,7 @@ def _cells(trial: Trial, present: float | None) -> tuple[str, ...]:
     if pace is None or finish is None:
         estimated = "" if trial.estimated is None else f"~ {short_bytes(trial.estimated)}"
         return ("", "", estimated, _STATES.get(trial.state, trial.state), "")
-    against = "" if not present else f"{100 * (finish.seconds / present - 1):+.0f} %"
+    against = "" if not present or not trial.number else f"{100 * (finish.seconds / present - 1):+.0f} %"
     peak = "" if pace.peak is None else short_bytes(pace.peak)
     return (f"{finish.step:.3g}", _compile_words(pace.compiling, pace.compiled_anew), peak,
             spoken(finish.seconds) + (" (known)" if trial.state == "reused" else ""), against)  # fmt: skip
