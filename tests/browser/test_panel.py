@@ -94,7 +94,7 @@ def test_the_page_is_shown_in_german_and_back_with_what_was_typed(panel: tuple[P
     page.select_option("#run-picker", run.name)
     expect(page.locator("#run-state")).to_have_text("Fertig")
     expect(picker.locator(f"option[value='{run.name}']")).to_have_text(f"{run.name} · fertig")
-    expect(page.locator("#card-samples .note")).to_have_text("Dieser Lauf hat keine Samples gemacht.")
+    expect(page.locator("#card-samples figcaption").first).to_have_text("Schritt 400")
     go_to(page, "saving.output_dir")
     expect(folder.get_by_text("Ausgabeordner", exact=True)).to_be_visible()
     expect(folder.locator("input, textarea").first).to_have_value(str(run.path.parent))
