@@ -1,11 +1,9 @@
 // Offers the languages of the page. The server reads the choice from a cookie, as it draws the form in that language.
 
-import { sendRequest } from "./bridge.js";
 import { openDialog } from "./dialogs.js";
 import { el } from "./dom.js";
 import { drawIcon } from "./icons.js";
 import { language, t } from "./locale.js";
-import { on } from "./state.js";
 
 const TITLE = "Language of the page";
 const YEAR_S = 365 * 24 * 3600;
@@ -13,17 +11,13 @@ const YEAR_S = 365 * 24 * 3600;
 /** @type {() => [string, string][]} */
 const languages = () => JSON.parse(document.getElementById("languages")?.textContent || "[]");
 
-let leaving = false;
-const reload = () => leaving && window.location.reload();
-on("draft", reload);
+// What was typed is sent as its field is left, which the way to this dialog did.
+const SENT_MS = 300;
 const choose = (code) => {
   // The path keeps pages below a reverse proxy apart.
   const path = new URL(document.baseURI).pathname;
   document.cookie = `monotile-language=${code}; path=${path}; max-age=${YEAR_S}; samesite=lax`;
-  // Once the server has what the form shows; without an answer, what it last had.
-  leaving = true;
-  sendRequest("refresh");
-  setTimeout(reload, 3000);
+  setTimeout(() => window.location.reload(), SENT_MS);
 };
 const openLanguages = () => {
   const button = ([code, name]) =>

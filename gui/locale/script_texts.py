@@ -62,7 +62,7 @@ _NOT_SHOWN = re.compile(
     r"(querySelector(All)?|closest|matches|matchMedia|whenPresent|followRoute|getElementById|getJson|postJson|address"
     r"|addEventListener|toggle|contains|add|remove|has|get|set|on|emit|startsWith|endsWith|includes|calling|getItem"
     r"|setItem|createElementNS|createElement|getPropertyValue|colour|press|sendRequest|import|split|replaceAll|replace"
-    r"|localeCompare|toLocaleString|setProperty|insertAdjacentElement|dispatchEvent|Event|CustomEvent|Set|RegExp|ask)$"
+    r"|localeCompare|toLocaleString|setProperty|insertAdjacentElement|dispatchEvent|Event|CustomEvent|Set|RegExp|ask)"
 )
 # Functions whose plain words are shown; with the places of the arguments that are.
 _SHOWN = {"el": range(2, 99), "t": range(1), "setText": range(1, 2), "fill": range(1, 99), "stat": range(1, 2),
@@ -212,7 +212,7 @@ class _Reader:
         outer = next((each for each in reversed(self.frames) if each.bracket in "({"), frame)
         if outer.bracket == "{" and (outer.key in _KEYS or outer.key.startswith("data-")):
             return False
-        if outer.bracket == "(" and _NOT_SHOWN.search(outer.called):
+        if outer.bracket == "(" and _NOT_SHOWN.fullmatch(outer.called):
             return False
         if outer.bracket == "(" and outer.called == "el" and outer.at == 0:
             return False

@@ -25,7 +25,7 @@ from backend.runs.events.kinds import (
 )
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
-from tests.browser.conftest import HANDLE, Server, Watched, tab, type_in
+from tests.browser.conftest import HANDLE, Server, Watched, go_to, tab, type_in
 from tests.gui.conftest import make_run
 from tests.tiny.runs import set_fields
 
@@ -83,6 +83,7 @@ def choose_language(page: Page, code: str) -> None:
     expect(page.locator("html")).to_have_attribute("data-language", code)
     expect(page.locator("html")).to_have_attribute("lang", code)
     page.wait_for_selector("#f-model-base_model .mt-help", state="attached")
+    page.evaluate(HANDLE)
 
 
 def test_the_page_is_shown_in_german_and_back_with_what_was_typed(panel: tuple[Page, Run]) -> None:
@@ -93,9 +94,9 @@ def test_the_page_is_shown_in_german_and_back_with_what_was_typed(panel: tuple[P
     page.select_option("#run-picker", run.name)
     expect(page.locator("#run-state")).to_have_text("Fertig")
     expect(picker.locator(f"option[value='{run.name}']")).to_have_text(f"{run.name} · fertig")
-    expect(page.locator("#card-samples .note")).to_have_text("Dieser Lauf hat keine Samples gemacht.")
-    page.click("#tab-training-button")
-    expect(folder.get_by_text("Ausgabeordner")).to_be_visible()
+    expect(page.locator("#card-samples figcaption").first).to_have_text("Schritt 400")
+    go_to(page, "saving.output_dir")
+    expect(folder.get_by_text("Ausgabeordner", exact=True)).to_be_visible()
     expect(folder.locator("input, textarea").first).to_have_value(str(run.path.parent))
     expect(folder.locator(".mt-help")).to_contain_text("Jeder Lauf bekommt")
     # the search knows both names, and a problem of the form is told in the page's language
@@ -106,10 +107,11 @@ def test_the_page_is_shown_in_german_and_back_with_what_was_typed(panel: tuple[P
     page.click("#start")
     expect(page.locator("#problem-summary")).to_contain_text("Kein Basismodell gewählt.")
     choose_language(page, "en")
-    expect(page.locator("#f-saving-output_dir").get_by_text("Output folder")).to_be_visible()
+    go_to(page, "saving.output_dir")
+    expect(folder.get_by_text("Output folder", exact=True)).to_be_visible()
     page.get_by_role("tab", name="Run", exact=True).click()
+    page.select_option("#run-picker", run.name)
     expect(page.locator("#run-state")).to_have_text("Finished")
-    page.evaluate(HANDLE)
 
 
 def test_weight_norms_are_drawn_for_runs_that_limit_them(panel: tuple[Page, Run]) -> None:
