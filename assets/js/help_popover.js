@@ -14,6 +14,7 @@ let field = null;
 /** @type {Element | null} */
 let dismissed = null;
 let timer = 0;
+let following = 0;
 
 const fieldOf = (target) => (target instanceof Element ? target.closest("[id^='f-'].long-help") : null);
 // The list that a field has open, which has to stay in sight.
@@ -33,11 +34,10 @@ const place = () => {
   popover.style.left = `${Math.max(margin, Math.min(left - 10, innerWidth - offsetWidth - margin))}px`;
   popover.style.top = `${high ? Math.max(margin, above) : below}px`;
 };
-const listWatch = new MutationObserver(() => requestAnimationFrame(() => field && place()));
 const hide = () => {
   clearTimeout(timer);
   if (popover.isConnected && popover.matches(":popover-open")) popover.hidePopover();
-  listWatch.disconnect();
+  clearInterval(following);
   field = null;
 };
 /** @param {HTMLElement} owner */
@@ -49,8 +49,9 @@ const show = (owner) => {
   if (!popover.isConnected) document.querySelector(".gradio-container")?.append(popover);
   if (!popover.matches(":popover-open")) popover.showPopover();
   place();
-  listWatch.disconnect();
-  listWatch.observe(owner, { childList: true, subtree: true });
+  // Gradio opens and moves its lists in its own time.
+  clearInterval(following);
+  following = setInterval(place, 120);
 };
 const later = (act, ms) => {
   clearTimeout(timer);

@@ -30,13 +30,13 @@ const keptLevel = () => {
   }
 };
 /** @type {Level | null} */
-let chosen = keptLevel();
-const level = () => chosen ?? pageState.draft.level ?? "all";
+let ownLevel = keptLevel();
+const level = () => ownLevel ?? pageState.draft.level ?? "all";
 const sought = new Set();
 
 /** @param {Level} wanted */
 const choose = (wanted) => {
-  chosen = wanted;
+  ownLevel = wanted;
   // Who asks for few settings is not shown those of an earlier search.
   if (wanted === "basic") sought.clear();
   try {
@@ -171,6 +171,6 @@ document.addEventListener("focusin", ({ target }) => {
 // Another window of this browser has changed it.
 window.addEventListener("storage", ({ key }) => {
   if (key !== KEPT) return;
-  chosen = keptLevel();
+  ownLevel = keptLevel();
   draw();
 });

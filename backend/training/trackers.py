@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from backend.config.packages import load_problem
 from backend.config.schema import Config
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
@@ -93,6 +95,9 @@ def _wandb(run: Run, cfg: Config) -> list[_Tracker]:
     """
     from accelerate.tracking import WandBTracker
 
+    if problem := load_problem("wandb"):
+        log.warning("%s can't be used: the package wandb %s. Training continues without it.", _WANDB, problem)
+        return []
     offline = cfg.logging.wandb_mode == "offline"
     name = run.path.name
     try:
@@ -121,8 +126,8 @@ def _wandb(run: Run, cfg: Config) -> list[_Tracker]:
 
 def _settings() -> Any:
     """wandb without what a run's own log has, code and git; what this version does not know is left out."""
-    import wandb
-
+    # Optional, so that no requirements file pins it; `load_problem` has imported it.
+    known = sys.modules["wandb"].Settings
     wanted: dict[str, Any] = {
         "console": "off",
         "quiet": True,
@@ -133,4 +138,4 @@ def _settings() -> Any:
         "finish_timeout": float(_WAIT_S),
         "finish_timeout_raises": True,
     }
-    return wandb.Settings(**{name: value for name, value in wanted.items() if name in wandb.Settings.model_fields})
+    return known(**{name: value for name, value in wanted.items() if name in known.model_fields})

@@ -51,8 +51,10 @@ def axe_violations(page: Page, options: dict | None = None) -> list[str]:
         "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
         **(options or {}),
     }
-    found = page.evaluate("options => axe.run(document, options).then((result) => result.violations)", options)
-    return [f"{rule['id']}: {node['html'][:200]} {node['failureSummary']}" for rule in found for node in rule["nodes"]]
+    violations = page.evaluate("options => axe.run(document, options).then((result) => result.violations)", options)
+    return [
+        f"{rule['id']}: {node['html'][:200]} {node['failureSummary']}" for rule in violations for node in rule["nodes"]
+    ]
 
 
 # Every text on the page whose colour is too near to the colour behind it.
@@ -104,11 +106,14 @@ def test_every_text_can_be_read(chromium: Browser, server: Server, scheme: str) 
     context.close()
 
 
+CHANGED = "paths => String(window.monotile.state.draft.changedFromDefault) === String(paths)"
+
+
 def test_basic_settings_are_shown_alone_with_those_that_need_to_be_seen(watched: Watched) -> None:
     """A changed setting, one with a problem and one that was searched for stay; no value changes; it is remembered."""
     page = watched.page
     type_in(page, "loss.huber_c", "0.3")
-    changed = page.evaluate("window.monotile.state.draft.changedFromDefault")
+    page.wait_for_function(CHANGED, arg=["loss.huber_c"])
     tab(page, "Training")
     page.locator("#level-training").get_by_label("Basic settings").check()
     expect(page.locator("#f-optimizer-learning_rate")).to_be_visible()
@@ -125,7 +130,7 @@ def test_basic_settings_are_shown_alone_with_those_that_need_to_be_seen(watched:
     type_in(page, "optimizer.weight_decay", "much")
     expect(page.locator("#f-optimizer-weight_decay .why-shown")).to_contain_text("differs from the default")
     type_in(page, "optimizer.weight_decay", "0.01")
-    assert page.evaluate("window.monotile.state.draft.changedFromDefault") == changed
+    page.wait_for_function(CHANGED, arg=["loss.huber_c"])
     page.reload()
     watched.ready()
     tab(page, "Training")
@@ -137,6 +142,13 @@ def test_basic_settings_are_shown_alone_with_those_that_need_to_be_seen(watched:
     page.keyboard.press("ArrowRight")
     expect(page.locator("#g-timesteps")).to_be_visible()
     expect(page.locator(count)).to_have_text("")
+
+
+# Whether the help is shown and does not cover a list.
+APART = """selector => {
+  const [list, help] = [selector, ".help-popover"].map((each) => document.querySelector(each).getBoundingClientRect());
+  return list.height && help.height && (help.bottom <= list.top + 1 || list.bottom <= help.top + 1);
+}"""
 
 
 def test_a_long_help_is_shown_whole_above_the_page(page: Page) -> None:
@@ -163,10 +175,4 @@ def test_a_long_help_is_shown_whole_above_the_page(page: Page) -> None:
     # a list that opens below or above stays in sight
     go_to(page, "network.network_type")
     page.locator("#f-network-network_type ul[role=listbox]").wait_for()
-    expect(popover).to_be_visible()
-    page.wait_for_timeout(200)
-    boxes = [
-        page.locator(each).bounding_box() for each in (".help-popover", "#f-network-network_type ul[role=listbox]")
-    ]
-    upper, lower = sorted((box for box in boxes if box), key=lambda box: box["y"])
-    assert upper["y"] + upper["height"] <= lower["y"] + 1
+    page.wait_for_function(APART, arg="#f-network-network_type ul[role=listbox]")

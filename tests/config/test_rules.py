@@ -174,23 +174,23 @@ def test_a_run_that_is_sent_to_weights_and_biases_needs_a_login(
     """From the environment or from wandb's own login for the server in use; none where nothing is sent."""
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
 
-    def told(**settings: Any) -> list[str]:
+    def remedies(**settings: Any) -> list[str]:
         cfg = with_values(Config(), {f"logging.{name}": value for name, value in settings.items()})
         return [p.remedy for rule in RULES if rule.broken is needs_login for p in rule.problems(cfg)]
 
-    assert told(wandb=False) == told(wandb=True, wandb_mode="offline") == []
-    (remedy,) = told(wandb=True)
+    assert remedies(wandb=False) == remedies(wandb=True, wandb_mode="offline") == []
+    (remedy,) = remedies(wandb=True)
     assert "wandb login" in remedy and "WANDB_API_KEY" in remedy
     (tmp_path / "netrc").write_text("machine wandb.example\n  login user\n  password 0123456789\n")
-    assert told(wandb=True), "a login of another server"
+    assert remedies(wandb=True), "a login of another server"
     (tmp_path / "settings").write_text("[default]\nbase_url = https://wandb.example\n")
-    assert told(wandb=True) == []
+    assert remedies(wandb=True) == []
     monkeypatch.setenv("WANDB_BASE_URL", "https://api.wandb.ai")
-    assert told(wandb=True)
+    assert remedies(wandb=True)
     for name, value in (("WANDB_API_KEY", "0" * 40), ("WANDB_MODE", "offline")):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            assert told(wandb=True) == []
+            assert remedies(wandb=True) == []
 
 
 def test_every_rule_is_shown_to_fire(no_packages: None, no_login: None) -> None:

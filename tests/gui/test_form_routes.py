@@ -239,6 +239,14 @@ def test_drawings_follow_the_form(page: Page, application: Any) -> None:
     assert "<svg" in page.client.get("/plot/lr").json()["svg"]
 
 
+def test_which_settings_are_shown_is_kept(page: Page, application: Any) -> None:
+    before = dict(application.state.draft.now.values)
+    for level, status in (("basic", 200), ("some", 422), ("all", 200)):
+        assert page.client.post("/level", json={"level": level}).status_code == status
+        assert application.state.draft.facts()["level"] == (level if status == 200 else "basic")
+    assert application.state.draft.now.values == before
+
+
 def test_this_machine_tells_its_memory(page: Page) -> None:
     facts = page.client.get("/machine").json()
     assert facts["tiles"][0]["label"] == "RAM" and facts["tiles"][0]["value"]
