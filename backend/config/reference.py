@@ -47,13 +47,8 @@ path = 'pictures/my-cat'
 Write Windows paths in 'single quotes' or with `/`: in "double quotes" a `\\` begins a code. Relative paths are below
 the project's folder. On the command line each setting is a flag, with the same name: `train my.toml --network_dim 32`;
 `none` leaves one empty. An unknown name, a wrong type or two settings that contradict each other are refused, all at
-<<<<<<< HEAD
-once, with the line and what to do. No secret belongs in a settings file. Settings marked as
-basic are those that the page shows at its [basic level](page.md).
-=======
 once, with the line and what to do. No secret belongs in a settings file. The page shows the settings that are marked as
 basic at its [basic level](page.md).
->>>>>>> levels
 """
 
 
