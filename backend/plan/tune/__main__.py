@@ -155,10 +155,10 @@ def _following(bar: bars.Progress) -> Report:
 
 
 def _write_choice(config: Config, tuned: Tuned, path: Path) -> None:
-    chosen = tuned.chosen
-    assert chosen is not None
+    best = tuned.chosen
+    assert best is not None
     comment = f"Tuned on {device_words()}. {sentence(tuned)}"
-    dump(with_values(config, chosen.values), path, comment=" ".join(comment.split()))
+    dump(with_values(config, best.values), path, comment=" ".join(comment.split()))
 
 
 def _show(config: Config, tuned: Tuned, options: argparse.Namespace, out: Write) -> None:
