@@ -142,9 +142,9 @@ class TunePanel:
             self._progress = _waiting()
             if code and not self._failure:
                 # what did not run is told by the rows
-                told = isinstance(self._kept.get("result"), dict) and self._kept["result"].get("ended")
+                explained = isinstance(self._kept.get("result"), dict) and self._kept["result"].get("ended")
                 last = redact(output.splitlines()[-1])[:500] if output else f"The tune ended with code {code}."
-                self._failure = "" if told else last
+                self._failure = "" if explained else last
             return code == 0
 
         before = (self._progress, self._failure, self._kept)

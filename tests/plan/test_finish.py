@@ -225,7 +225,7 @@ def test_real_processes_are_timed_and_leave_nothing(tiny_flux: Path, image_folde
     assert all(trial["peak"] > 2**20 and trial["finish"] > 4000 * trial["step"] > 0 for trial in (present, other))
     written = load.load(best).config
     assert written is not None
-    chosen = result["trials"][result["best"]]["values"]
-    assert written.compile.shape_mode == chosen.get("compile.shape_mode", "auto")
+    choice = result["trials"][result["best"]]["values"]
+    assert written.compile.shape_mode == choice.get("compile.shape_mode", "auto")
     assert {left.suffix for left in (tmp_path / "runs" / ".probes").iterdir()} == {".json"}
     assert tune.main([str(path), "--write", str(best)], lines.append) == 1 and "exists already" in lines[-1]

@@ -112,9 +112,9 @@ def test_one_factor_at_a_time_from_the_best_so_far(
     config: Config, scan: DatasetScan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_gpu(monkeypatch, 80)
-    told: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
     probes = Probes(usual)
-    tuned = tune(config, scan, probes, lambda so_far, *_: told.append((so_far.probes, so_far.planned)), Options())
+    tuned = tune(config, scan, probes, lambda so_far, *_: counts.append((so_far.probes, so_far.planned)), Options())
     names = [trial.name for trial in tuned.trials]
     assert names[:2] == ["present settings", "not compiled"]
     # what computes more than one that runs is not tried, and each factor begins with what was best before it
@@ -129,7 +129,7 @@ def test_one_factor_at_a_time_from_the_best_so_far(
     assert best.finish is not None and best.finish.training == pytest.approx(400 * 0.75 * 0.9)
     assert best.finish.starting == pytest.approx(10.0 + 30.0)
     assert tuned.gain is not None and tuned.gain > 0.25 and tuned.ended == "done"
-    assert len(probes.trained) == tuned.probes and all(made <= planned for made, planned in told[4:])
+    assert len(probes.trained) == tuned.probes and all(trained <= planned for trained, planned in counts[4:])
     # the pair of the two that came nearest is the last
     assert [trial.number for trial in pareto(tuned.trials)][0] == best.number
     document = json.loads(json.dumps(tuned_dict(tuned)))
@@ -156,9 +156,9 @@ def test_what_does_not_fit_is_listed_and_may_fit_with_another(
     full = rows["no blocks swapped"]
     assert full.state == "does_not_fit" and "of video memory, of 11.5 GB" in full.reason and not full.ran
     assert all(trained.memory.blocks_to_swap for trained in probes.trained)
-    chosen = tuned.chosen
+    choice = tuned.chosen
     # the fewest swapped blocks that fit, and none of those that swap more
-    assert chosen is not None and 0 < chosen.values["memory.blocks_to_swap"] < 27
+    assert choice is not None and 0 < choice.values["memory.blocks_to_swap"] < 27
     assert len([trial for trial in tuned.trials if trial.factor == "swap" and trial.ran]) == 1
 
     # settings that don't fit: the first change that makes them fit is where it begins

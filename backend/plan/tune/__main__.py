@@ -137,7 +137,7 @@ def _bar() -> bars.Progress:
 def _following(bar: bars.Progress) -> Report:
     """A bar of the probe at work, and a line for each candidate that is done."""
     task = bar.add_task("Looking at what fits", total=1.0)
-    said: set[int] = set()
+    listed: set[int] = set()
 
     def report(tuned: Tuned, text: str, share: float) -> None:
         if text:
@@ -146,8 +146,8 @@ def _following(bar: bars.Progress) -> Report:
             words = f"probe {tuned.probes} of at most {planned}{left}: {text}"
             bar.update(task, description=escape(words), completed=share)
         for trial in tuned.trials:
-            if trial.number not in said:
-                said.add(trial.number)
+            if trial.number not in listed:
+                listed.add(trial.number)
                 took = trial.reason if trial.finish is None else f"finishes in {spoken(trial.seconds)}"
                 bar.console.print(f"{trial.number} {trial.name}: {took}", markup=False, soft_wrap=True)
 
@@ -155,10 +155,10 @@ def _following(bar: bars.Progress) -> Report:
 
 
 def _write_choice(config: Config, tuned: Tuned, path: Path) -> None:
-    chosen = tuned.chosen
-    assert chosen is not None
+    best = tuned.chosen
+    assert best is not None
     comment = f"Tuned on {device_words()}. {sentence(tuned)}"
-    dump(with_values(config, chosen.values), path, comment=" ".join(comment.split()))
+    dump(with_values(config, best.values), path, comment=" ".join(comment.split()))
 
 
 def _show(config: Config, tuned: Tuned, options: argparse.Namespace, out: Write) -> None:

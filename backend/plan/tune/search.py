@@ -187,19 +187,19 @@ class Tuner:
         return next((t for t in self.result.trials if dict(t.values) == dict(candidate.values)), None)
 
     def _around(self, short: bool = False) -> Surroundings:
-        parts, chosen = self.candidates.parts, self.result.chosen
+        parts, best = self.candidates.parts, self.result.chosen
         return Surroundings(
             on_gpu=self.candidates.gpu is not None,
             blocks=None if parts is None else len(parts.denoiser.blocks),
-            attention="" if chosen is None or chosen.pace is None else chosen.pace.attention,
+            attention="" if best is None or best.pace is None else best.pace.attention,
             by_class=self.options.by_class,
             short=short,
         )
 
     def _chosen(self) -> Trial:
-        chosen = self.result.chosen
-        assert chosen is not None
-        return chosen
+        best = self.result.chosen
+        assert best is not None
+        return best
 
     # ---- trials ----------------------------------------------------------------------------------------------------
 
