@@ -7,6 +7,7 @@ from typing import Any
 
 from backend.base.files import write_atomic
 from backend.base.paths import PROJECT_ROOT
+from backend.dataset import near_duplicates
 from gui.dataset_scan import PageScan
 from gui.jobs import Job
 
@@ -58,7 +59,7 @@ class NearDuplicates:
                 self._text = f"{output['unread']:,} could not be read and were left out."
             return True
 
-        return self.job.start("backend.dataset.near_duplicates", [str(path)], line, end)
+        return self.job.start(near_duplicates.__name__, [str(path)], line, end)
 
     def facts(self, page: int) -> dict[str, Any]:
         """State, progress, and one page of groups. A search of an earlier scan counts for nothing."""

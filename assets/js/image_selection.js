@@ -2,25 +2,25 @@
 
 let scan = 0;
 /** @type {Set<number>} */
-let chosen = new Set();
+let selected = new Set();
 let last = null;
 let onChange = () => {};
 
 // callback: called when another image is chosen, or none is any more.
 export const whenSelected = (callback) => (onChange = callback);
 
-export const selectedImages = () => [...chosen];
-export const isSelected = (index) => chosen.has(index);
+export const selectedImages = () => [...selected];
+export const isSelected = (index) => selected.has(index);
 
 // Images are known by their number in a scan: those of another scan are others.
 export const startSelection = (number) => {
   if (number === scan) return;
-  [scan, chosen, last] = [number, new Set(), null];
+  [scan, selected, last] = [number, new Set(), null];
   onChange();
 };
 
 export const clearSelection = () => {
-  [chosen, last] = [new Set(), null];
+  [selected, last] = [new Set(), null];
   for (const box of document.querySelectorAll("#thumbs .thumb-choose input")) {
     /** @type {HTMLInputElement} */ (box).checked = false;
   }
@@ -38,7 +38,7 @@ export const clearSelection = () => {
 export const selectImage = (index, on, shown, range) => {
   const [from, to] = [shown.indexOf(last), shown.indexOf(index)].sort((a, b) => a - b);
   const all = range && from >= 0 ? shown.slice(from, to + 1) : [index];
-  all.forEach((each) => (on ? chosen.add(each) : chosen.delete(each)));
+  all.forEach((each) => (on ? selected.add(each) : selected.delete(each)));
   last = index;
   onChange();
   return all;

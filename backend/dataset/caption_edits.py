@@ -117,7 +117,7 @@ def tags_of(text: str, separator: str) -> list[str]:
 def _substituted(find: str, text: str, flags: int, captions: Sequence[str]) -> list[str]:
     """`re.sub` in a process that can be ended: an expression holds the interpreter as long as it likes."""
     request = json.dumps({"find": find, "text": text, "flags": flags, "captions": list(captions)})
-    command = [sys.executable, "-m", "backend.dataset.caption_edits"]
+    command = [sys.executable, "-m", __name__]
     try:
         done = subprocess.run(
             command, cwd=PROJECT_ROOT, input=request, capture_output=True, text=True, encoding="utf-8",
