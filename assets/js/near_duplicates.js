@@ -116,7 +116,11 @@ const groupRow = (scan, group) =>
           "figcaption",
           {},
           el("span", {}, item.caption || "no caption"),
-          el("span", { class: "note" }, `${item.width} × ${item.height}${item.same ? t(", the same file again") : ""}`),
+          el(
+            "span",
+            { class: "note" },
+            `${item.width} × ${item.height}${item.same ? t(", the same file again") : ""}`,
+          ),
           pathLine(item.path),
         ),
       ),

@@ -164,7 +164,7 @@ export const runCard = (run, { marked, mark, remove, onsaved, ontag }) => {
     el(
       "div",
       { class: "card-head" },
-      el("h2", {}, run.name),
+      el("h2", { translate: "no" }, run.name),
       el(
         "span",
         { class: "card-tools" },

@@ -59,7 +59,7 @@ export const showComparison = async (names) => {
 };
 
 const dot = (place) => el("i", { class: "run-dot", style: `background: var(--mt-run-${place + 1})` });
-const named = (run, place) => el("span", { class: "run-name" }, dot(place), run.name);
+const named = (run, place) => el("span", { class: "run-name", translate: "no" }, dot(place), run.name);
 
 // ---- curves ----------------------------------------------------------------------------------------------------
 // The value between the two points around x; null outside of the line.

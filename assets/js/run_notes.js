@@ -103,7 +103,7 @@ export const runNotes = (run, { onsaved, ontag }) => {
       el(
         "div",
         { class: "notes-text" },
-        now.notes ? el("p", { class: "notes" }, now.notes) : null,
+        now.notes ? el("p", { class: "notes", translate: "no" }, now.notes) : null,
         el("button", { class: "link edit-notes", onclick: edit }, now.notes ? "Edit notes" : "Add notes"),
       ),
       run.notes_problem ? el("p", { class: "warning" }, run.notes_problem) : null,

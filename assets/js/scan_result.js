@@ -94,7 +94,7 @@ const fileLists = (groups) =>
       el(
         "details",
         {},
-        el("summary", {}, `${g.title} (${formatWhole(g.items.length)})`),
+        el("summary", {}, `${t(g.title)} (${formatWhole(g.items.length)})`),
         el(
           "ul",
           { class: "plain-list" },

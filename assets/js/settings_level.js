@@ -46,7 +46,7 @@ const choose = (wanted) => {
   } catch {
     // Private windows may refuse storage; the server keeps the choice.
   }
-  postJson("/level", { level: wanted }).catch((error) => toast(t`The choice is not kept: ${error.message}`));
+  postJson("/level", { level: wanted }).catch((error) => toast(t`The choice is not kept: ${t(error.message)}`));
   draw();
 };
 

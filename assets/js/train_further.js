@@ -41,7 +41,10 @@ const fromFile = (run, standing) => {
   return el(
     "div",
     {},
-    el("p", {}, standing.full
+    el(
+      "p",
+      {},
+      standing.full
         ? "This run has no saved state. A new run can continue from its newest model:"
         : "This run has no saved state. A new run can continue from its newest LoRA:",
     ),
