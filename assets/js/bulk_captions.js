@@ -2,10 +2,11 @@
 
 import { openDialog } from "./dialogs.js";
 import { el, fill, setText } from "./dom.js";
-import { formatCount, formatDuration } from "./format.js";
+import { formatCount, formatDuration, formatWhole } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { imageFilter } from "./image_filters.js";
 import { clearSelection, selectedImages, whenSelected } from "./image_selection.js";
+import { language, t } from "./locale.js";
 import { showError, toast } from "./toasts.js";
 /** @import { BulkPreview, BulkWork, ScannedItems } from "./scan" */
 
@@ -89,7 +90,7 @@ const drawForm = () => {
   const count = selectedImages().length;
   setText(
     scope,
-    count ? `for the ${formatCount(count, "chosen image")}` : `for all ${formatCount(shownCount, "shown image")}`,
+    count ? t`for the ${formatCount(count, "chosen image")}` : t`for all ${formatCount(shownCount, "shown image")}`,
   );
   unselect.hidden = !count;
 };
@@ -143,17 +144,17 @@ const differenceRow = (row) =>
   el(
     "li",
     {},
-    el("strong", {}, row.name),
-    el("span", { class: "note" }, ` ${row.file}${row.is_new ? ", new file" : ""}`),
-    el("p", {}, row.parts.map(([how, words]) => el(PART[how], {}, words))),
+    el("strong", { translate: "no" }, row.name),
+    el("span", { class: "note", translate: "no" }, ` ${row.file}${row.is_new ? t(", new file") : ""}`),
+    el("p", {}, row.parts.map(([how, words]) => el(PART[how], { translate: "no" }, words))),
   );
 /** @type {(preview: BulkPreview) => void} */
 const openPreview = (preview) => {
   let page = 0;
   const list = el("ul", { class: "differences", id: "bulk-differences", tabindex: 0, "aria-label": "Changes" });
   const pager = el("div", { class: "pager" });
-  const count = `${formatCount(preview.changes, "caption")} in ${formatCount(preview.files, "file")}`;
-  const apply = el("button", { class: "primary", id: "bulk-apply", onclick: () => start() }, `Change ${count}`);
+  const count = t`${formatCount(preview.changes, "caption")} in ${formatCount(preview.files, "file")}`;
+  const apply = el("button", { class: "primary", id: "bulk-apply", onclick: () => start() }, t`Change ${count}`);
   const draw = (shown) => {
     fill(list, shown.rows.map(differenceRow));
     list.scrollTop = 0;
@@ -169,7 +170,7 @@ const openPreview = (preview) => {
       shown.pages > 1
         ? [
             el("button", { class: "small", disabled: page === 0, onclick: () => turn(-1) }, "← Previous"),
-            el("span", { class: "note" }, `Page ${page + 1} of ${shown.pages.toLocaleString("en")}`),
+            el("span", { class: "note" }, t`Page ${page + 1} of ${formatWhole(shown.pages)}`),
             el("button", { class: "small", disabled: page >= shown.pages - 1, onclick: () => turn(1) }, "Next →"),
           ]
         : null,
@@ -188,7 +189,7 @@ const openPreview = (preview) => {
   };
   const box = openDialog(
     preview.what,
-    el("p", { class: "note", id: "bulk-count" }, preview.changes ? `${count} will change.` : "No caption changes."),
+    el("p", { class: "note", id: "bulk-count" }, preview.changes ? t`${count} will change.` : "No caption changes."),
     list,
     pager,
     skippedList(preview),
@@ -208,7 +209,7 @@ const skippedList = (preview) =>
     ? el(
         "details",
         {},
-        el("summary", {}, `${formatCount(preview.skipped_count, "caption")} can't be read and stay as they are`),
+        el("summary", {}, t`${formatCount(preview.skipped_count, "caption")} can't be read and stay as they are`),
         el(
           "ul",
           { class: "plain-list" },
@@ -239,8 +240,8 @@ const drawWork = (work) => {
   }
   progress.hidden = !running;
   bar.style.width = `${work.total ? (100 * work.done) / work.total : 3}%`;
-  const left = work.seconds_left === null ? "" : `, ${formatDuration(work.seconds_left)} left`;
-  const done = `${work.done.toLocaleString("en")} of ${formatCount(work.total, "file")}`;
+  const left = work.seconds_left === null ? "" : t`, ${formatDuration(work.seconds_left)} left`;
+  const done = t`${formatWhole(work.done)} of ${formatCount(work.total, "file")}`;
   setText(progress.querySelector("span"), `${done}${left}`);
   drawUndo(running ? null : work.undo);
   if (running || awaited !== work.number) return;
@@ -249,7 +250,7 @@ const drawWork = (work) => {
   if (work.state !== "failed") toast(work.text);
   onWritten();
 };
-const when = (seconds) => new Date(1000 * seconds).toLocaleString("en-GB");
+const when = (seconds) => new Date(1000 * seconds).toLocaleString(language === "en" ? "en-GB" : language);
 const drawUndo = (entry) =>
   fill(
     undo,
@@ -263,8 +264,10 @@ const drawUndo = (entry) =>
           el(
             "span",
             { class: "note" },
-            `${entry.what} (${formatCount(entry.files, "file")}, ${when(entry.at)})` +
-              (entry.cut_off ? ". This was cut off before its end: undo it to have all captions as before." : ""),
+            `${t(entry.what)} (${formatCount(entry.files, "file")}, ${when(entry.at)})`,
+            entry.cut_off
+              ? [". ", "This was cut off before its end: undo it to have all captions as before."]
+              : null,
           ),
         ]
       : null,

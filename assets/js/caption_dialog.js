@@ -3,8 +3,10 @@
 import { pathLine } from "./clipboard.js";
 import { openDialog } from "./dialogs.js";
 import { el, fill, setText } from "./dom.js";
+import { formatWhole } from "./format.js";
 import { address, getJson, postJson } from "./http.js";
 import { lossBadge, lossSentence } from "./image_losses.js";
+import { t } from "./locale.js";
 import { showError, toast } from "./toasts.js";
 
 /** @import { ScannedItems } from "./scan" */
@@ -58,7 +60,7 @@ export const openCaption = ({ scan, order, run }, index, onsaved) => {
     image.src = address("/thumb", { scan, item: at });
     setText(
       box.querySelector("h2"),
-      `${shown.name} (${(placeOf(at) + 1).toLocaleString("en")} of ${count().toLocaleString("en")})`,
+      t`${shown.name} (${formatWhole(placeOf(at) + 1)} of ${formatWhole(count())})`,
     );
     textarea.value = shown.text;
     previous.disabled = placeOf(at) === 0;
@@ -72,7 +74,7 @@ export const openCaption = ({ scan, order, run }, index, onsaved) => {
     if (!run) return;
     const answer = await getJson("/scan/losses", { scan, item, run }).catch(() => null);
     if (item !== at || !answer?.losses) return;
-    fill(losses, `Loss in ${run}: ${lossSentence(answer.losses)} `, lossBadge(answer.losses));
+    fill(losses, t`Loss in ${run}: ${lossSentence(answer.losses)} `, lossBadge(answer.losses));
   };
   const goTo = async (to) =>
     (!changed() || (await saveCaption())) && to >= 0 && to < count() && show(itemAt(to));
@@ -83,7 +85,7 @@ export const openCaption = ({ scan, order, run }, index, onsaved) => {
       const { token, caption } = await postJson("/scan/caption", { scan, item: here, text: value });
       Object.assign(edited, { text: value.trim(), note: "" });
       onsaved(here, caption);
-      toast(`The caption of ${edited.name} is saved.`, {
+      toast(t`The caption of ${edited.name} is saved.`, {
         action: "Undo",
         onaction: () => undo(token, here, edited.name),
       });
@@ -97,7 +99,7 @@ export const openCaption = ({ scan, order, run }, index, onsaved) => {
   const undo = async (token, here, name) => {
     try {
       onsaved(here, (await postJson("/scan/caption/undo", { token })).caption);
-      toast(`The caption of ${name} is restored.`);
+      toast(t`The caption of ${name} is restored.`);
     } catch (error) {
       showError(error);
     }
@@ -126,7 +128,7 @@ export const openCaption = ({ scan, order, run }, index, onsaved) => {
     "close",
     () =>
       changed() &&
-      toast(`The caption of ${shown.name} was not saved.`, { action: "Save caption", onaction: saveCaption }),
+      toast(t`The caption of ${shown.name} was not saved.`, { action: "Save caption", onaction: saveCaption }),
   );
   show(at).then(() => textarea.focus());
 };

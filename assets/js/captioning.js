@@ -3,8 +3,9 @@
 import { CaptioningDifference } from "./captioning_difference.js";
 import { CaptioningForm } from "./captioning_form.js";
 import { el, fill, setText, whenPresent } from "./dom.js";
-import { formatCount, formatDuration } from "./format.js";
+import { formatCount, formatDuration, formatWhole } from "./format.js";
 import { getJson, postJson } from "./http.js";
+import { t } from "./locale.js";
 import { showError } from "./toasts.js";
 /** @import { CaptioningState } from "./captioning" */
 
@@ -63,7 +64,7 @@ const draw = (state) => {
       ? el(
           "details",
           {},
-          el("summary", {}, `${formatCount(state.failures, "image")} without a caption`),
+          el("summary", {}, t`${formatCount(state.failures, "image")} without a caption`),
           el(
             "ul",
             { class: "plain-list" },
@@ -82,17 +83,17 @@ const draw = (state) => {
 
 /** @param {CaptioningState} state */
 const progressWords = (state) => {
-  if (!state.total) return `${state.phase || "Starting"}…`;
-  const left = typeof state.left_s === "number" ? `, about ${formatDuration(state.left_s)} left` : "";
-  return `${state.done} of ${formatCount(state.total, "image")}${left}`;
+  if (!state.total) return `${t(state.phase || "Starting")}…`;
+  const left = typeof state.left_s === "number" ? t`, about ${formatDuration(state.left_s)} left` : "";
+  return t`${formatWhole(state.done)} of ${formatCount(state.total, "image")}${left}`;
 };
 /** @param {CaptioningState} state */
 const endWords = (state) => {
   if (state.problem) return state.problem;
   if (!state.images)
     return "Captions all images of the dataset scan. You see the difference before anything is written.";
-  const count = `${state.captioned.toLocaleString("en")} of ${formatCount(state.images, "image")} have a new caption.`;
-  const cut = state.captioned + state.failures < state.images ? " The rest can be continued." : "";
+  const count = t`${formatWhole(state.captioned)} of ${formatCount(state.images, "image")} have a new caption.`;
+  const cut = state.captioned + state.failures < state.images ? t(" The rest can be continued.") : "";
   return count + cut;
 };
 

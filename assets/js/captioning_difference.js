@@ -3,6 +3,7 @@
 import { el, fill, setText } from "./dom.js";
 import { formatCount } from "./format.js";
 import { address, getJson, postJson } from "./http.js";
+import { t } from "./locale.js";
 import { emit } from "./state.js";
 import { showError, toast } from "./toasts.js";
 /** @import { CaptionDifference, CaptionRow } from "./captioning" */
@@ -83,7 +84,7 @@ export class CaptioningDifference {
       answer.pages > 1
         ? [
             turn("← Previous", -1, !this.page),
-            el("span", { class: "note" }, `Page ${this.page + 1} of ${answer.pages}`),
+            el("span", { class: "note" }, t`Page ${this.page + 1} of ${answer.pages}`),
             turn("Next →", 1, this.page + 1 >= answer.pages),
           ]
         : null,
@@ -92,9 +93,9 @@ export class CaptioningDifference {
 
   showChosen(number, count) {
     this.chosen = number;
-    setText(this.write, `Write ${formatCount(number, "caption")}`);
+    setText(this.write, t`Write ${formatCount(number, "caption")}`);
     this.write.disabled = !number;
-    setText(this.count, `${formatCount(count, "caption")} would change. Nothing is written before you press Write.`);
+    setText(this.count, t`${formatCount(count, "caption")} would change. Nothing is written before you press Write.`);
   }
 
   /**
@@ -105,7 +106,7 @@ export class CaptioningDifference {
     const box = el("input", {
       type: "checkbox",
       checked: !row.left,
-      "aria-label": `Write the caption of ${row.name}`,
+      "aria-label": t`Write the caption of ${row.name}`,
       onchange: () => {
         item.classList.toggle("left", !box.checked);
         this.showChosen(this.chosen + (box.checked ? 1 : -1), answer.count);
@@ -116,7 +117,7 @@ export class CaptioningDifference {
       rows: 3,
       spellcheck: "true",
       value: row.new,
-      "aria-label": `New caption of ${row.name}`,
+      "aria-label": t`New caption of ${row.name}`,
       onchange: () => this.keep({ number: row.number, text: words.value }),
       onkeydown: (event) => {
         if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
@@ -164,7 +165,7 @@ export class CaptioningDifference {
     await this.saving;
     try {
       const done = await postJson("/captioning/write");
-      toast(`${formatCount(done.files, "caption file")} written.`, {
+      toast(t`${formatCount(done.files, "caption file")} written.`, {
         action: "Undo",
         onaction: () => this.undo(done.id),
         seconds: 30,
@@ -180,7 +181,7 @@ export class CaptioningDifference {
   async undo(id) {
     try {
       const done = await postJson("/captioning/undo", { id });
-      toast(`${formatCount(done.files, "caption file")} restored.`);
+      toast(t`${formatCount(done.files, "caption file")} restored.`);
       this.tellChanged(done.changed);
     } catch (error) {
       showError(error);
@@ -192,6 +193,6 @@ export class CaptioningDifference {
   /** @param {string[]} paths */
   tellChanged(paths) {
     if (!paths.length) return;
-    toast(`${formatCount(paths.length, "file")} changed meanwhile and left as it is: ${paths[0]}`, { seconds: 20 });
+    toast(t`${formatCount(paths.length, "file")} changed meanwhile and left as it is: ${paths[0]}`, { seconds: 20 });
   }
 }

@@ -1,14 +1,14 @@
 // Draws a clip of the dataset as a strip of frames on its time line, with the windows that are trained on.
 
 import { el } from "./dom.js";
-import { formatCount } from "./format.js";
+import { formatCount, formatFixed } from "./format.js";
 import { address } from "./http.js";
-import { t } from "./locale.js";
+import { language, t } from "./locale.js";
 /** @import { ScannedClip } from "./scan" */
 
 const MOST_LANES = 6;
-const seconds = (value) => `${value.toFixed(value < 10 ? 2 : 1)} s`;
-const rate = (value) => t`${Number(value.toFixed(2))} fps`;
+const seconds = (value) => `${formatFixed(value, value < 10 ? 2 : 1)} s`;
+const rate = (value) => t`${Number(value.toFixed(2)).toLocaleString(language)} fps`;
 
 /**
  * Windows in as few rows as hold them side by side.

@@ -1,6 +1,8 @@
 // Draws over an image which part of it is trained: what the bucket cuts off is darkened.
 
 import { el } from "./dom.js";
+import { formatFixed } from "./format.js";
+import { t } from "./locale.js";
 /** @import { Crop } from "./scan" */
 
 /**
@@ -24,4 +26,4 @@ export const withCrop = (image, width, height, crop) => {
 };
 
 /** @type {(crop: Crop) => string} */
-export const cropSentence = (crop) => `${(100 * crop.lost).toFixed(1)} % cut off`;
+export const cropSentence = (crop) => t`${formatFixed(100 * crop.lost, 1)} % cut off`;

@@ -1,8 +1,9 @@
 // Scans the dataset on the Dataset tab and plans shapes on the Compile tab: one job on the server does both.
 
 import { el, fill, setText, whenPresent } from "./dom.js";
-import { formatCount } from "./format.js";
+import { formatCount, formatWhole } from "./format.js";
 import { getJson, postJson } from "./http.js";
+import { t } from "./locale.js";
 import { drawPlan, drawScan, problemList } from "./scan_result.js";
 import { on } from "./state.js";
 import { drawThumbnails, imageTools, showFirstPage } from "./thumbnails.js";
@@ -110,7 +111,7 @@ const drawState = (state) => {
     setText(
       progress.querySelector("span"),
       state.total
-        ? `${state.done.toLocaleString("en")} of ${formatCount(state.total, "image")}`
+        ? t`${formatWhole(state.done)} of ${formatCount(state.total, "image")}`
         : "Finding images…",
     );
     if (state.state === "failed") {

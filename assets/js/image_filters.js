@@ -1,8 +1,9 @@
 // Filters the images of a scan, and counts their tags: a click on a tag shows the images that have it.
 
 import { el, fill, setText } from "./dom.js";
-import { formatCount } from "./format.js";
+import { formatCount, formatWhole } from "./format.js";
 import { getJson } from "./http.js";
+import { t } from "./locale.js";
 import { showError } from "./toasts.js";
 /** @import { ImageFacets } from "./scan" */
 
@@ -101,11 +102,13 @@ const chip = (tag, has) =>
         title: "Show the images without it instead, or with it again",
         onclick: () => change(() => tags.set(tag, !has)),
       },
-      `${has ? "with" : "without"} ${tag}`,
+      t(has ? "with" : "without"),
+      " ",
+      el("span", { translate: "no" }, tag),
     ),
     el(
       "button",
-      { class: "small", "aria-label": `Remove the filter ${tag}`, onclick: () => change(() => tags.delete(tag)) },
+      { class: "small", "aria-label": t`Remove the filter ${tag}`, onclick: () => change(() => tags.delete(tag)) },
       "×",
     ),
   );
@@ -132,7 +135,7 @@ const drawSelects = (facets) => {
         el(
           "option",
           { value, selected: value === filter[name] },
-          count === null ? words : `${words} (${count.toLocaleString("en")})`,
+          count === null ? words : `${t(words)} (${formatWhole(count)})`,
         ),
       ),
     );
@@ -150,7 +153,7 @@ export const loadTags = async () => {
   }
   if (number !== requests) return;
   drawSelects(answer);
-  setText(tagPanel.querySelector("summary"), `Tags (${answer.of.toLocaleString("en")})`);
+  setText(tagPanel.querySelector("summary"), t`Tags (${formatWhole(answer.of)})`);
   if (!tagPanel.open) return;
   fill(
     tagRows,
@@ -163,8 +166,8 @@ export const loadTags = async () => {
           "aria-pressed": tags.has(tag) ? "true" : "false",
           onclick: () => change(() => (tags.has(tag) ? tags.delete(tag) : tags.set(tag, true))),
         },
-        tag,
-        el("span", { class: "count" }, count.toLocaleString("en")),
+        el("span", { translate: "no" }, tag),
+        el("span", { class: "count" }, formatWhole(count)),
       ),
     ),
   );
@@ -172,7 +175,7 @@ export const loadTags = async () => {
   setText(
     tagNote,
     more > 0
-      ? `The most frequent ones; ${formatCount(more, "tag")} more. Find them by a part of their name.`
+      ? t`The most frequent ones; ${formatCount(more, "tag")} more. Find them by a part of their name.`
       : answer.of
         ? "How many of the shown images have each tag. A click shows these images."
         : "No tags.",

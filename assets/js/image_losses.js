@@ -1,7 +1,8 @@
 // Shows the losses that a run measured of each image: sorting on the Dataset tab, a badge, and a table.
 
 import { el, fill, table } from "./dom.js";
-import { formatNumber } from "./format.js";
+import { formatFixed, formatNumber } from "./format.js";
+import { t } from "./locale.js";
 /** @import { ImageLosses, ScannedItems } from "./scan" */
 
 const TONES = { learnt: "good", not_learnt: "warn", rose: "bad", memorised: "warn" };
@@ -18,7 +19,7 @@ export const lossQuery = () => choice;
 
 /** @type {(change: number | null) => string} */
 const changeText = (change) =>
-  change === null ? "" : `${change > 0 ? "+" : change < 0 ? "−" : ""}${Math.abs(100 * change).toFixed(1)} %`;
+  change === null ? "" : `${change > 0 ? "+" : change < 0 ? "−" : ""}${formatFixed(Math.abs(100 * change), 1)} %`;
 
 /**
  * The selects above the images; nothing without a run that measured them.
@@ -76,7 +77,7 @@ export const lossBadge = (losses) => {
       "data-verdict": losses.verdict || "none",
       title: lossSentence(losses),
     },
-    words || `loss ${formatNumber(newest.loss)}`,
+    words || t`loss ${formatNumber(newest.loss)}`,
   );
 };
 

@@ -1,8 +1,9 @@
 // Draws the Library tab: earlier runs, found by words and compared with each other; a deleted run can be restored.
 
 import { el, fill, setText, whenPresent } from "./dom.js";
-import { formatCount } from "./format.js";
+import { formatCount, formatWhole } from "./format.js";
 import { getJson, postJson } from "./http.js";
+import { t } from "./locale.js";
 import { loraPanel } from "./lora_file.js";
 import { runCard } from "./run_card.js";
 import { closeComparison, comparisonPanel, MOST_COMPARED, showComparison } from "./run_comparison.js";
@@ -70,7 +71,7 @@ const remove = async (run) => {
         showError(error);
       }
     };
-    toast(`${run} was moved to the bin.`, { action: "Undo", onaction: restore });
+    toast(t`${run} was moved to the bin.`, { action: "Undo", onaction: restore });
   } catch (error) {
     showError(error);
   }
@@ -79,7 +80,7 @@ const remove = async (run) => {
 // ---- comparing -------------------------------------------------------------------------------------------------
 const mark = (run, wanted) => {
   if (wanted && marked.size >= MOST_COMPARED) {
-    toast(`At most ${MOST_COMPARED} runs can be compared at once.`, { kind: "error" });
+    toast(t`At most ${MOST_COMPARED} runs can be compared at once.`, { kind: "error" });
     return false;
   }
   if (wanted) marked.add(run);
@@ -98,7 +99,7 @@ const unmark = () => {
 const drawMarked = () => {
   ui.marked.hidden = !marked.size;
   const hint = marked.size < 2 ? " Choose one more to compare." : "";
-  setText(ui.markedWords, `${formatCount(marked.size, "run")} chosen.${hint}`);
+  setText(ui.markedWords, t`${formatCount(marked.size, "run")} chosen.${hint}`);
   ui.compare.disabled = marked.size < 2;
 };
 
@@ -210,11 +211,10 @@ const draw = (answer) => {
   const names = new Set(runs.map((run) => run.name));
   for (const name of [...cards.keys()]) if (!names.has(name)) cards.delete(name);
   keepInOrder(ui.list, runs.map(cardOf));
-  const counted = view.words ? `${matching.toLocaleString("en")} of ${total.toLocaleString("en")}` : "";
-  const text = view.words ? `${counted} runs` : formatCount(total, "run");
-  setText(ui.count, unread ? `${text}, reading ${unread.toLocaleString("en")} more…` : text);
+  const text = view.words ? t`${formatWhole(matching)} of ${formatWhole(total)} runs` : formatCount(total, "run");
+  setText(ui.count, unread ? t`${text}, reading ${formatWhole(unread)} more…` : text);
   ui.more.hidden = runs.length >= matching;
-  setText(ui.more, `Show more (${(matching - runs.length).toLocaleString("en")} left)`);
+  setText(ui.more, t`Show more (${formatWhole(matching - runs.length)} left)`);
   fill(
     ui.tags,
     answer.tags

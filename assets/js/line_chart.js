@@ -130,7 +130,7 @@ export const lineChart = (
           y: { range, distr: logarithmic ? 3 : 1 },
         },
         series: [
-          { label: x.label, value: (u, v) => (v === null ? "–" : x.format(v)) },
+          { label: t(x.label), value: (u, v) => (v === null ? "–" : x.format(v)) },
           ...lines(),
         ],
         bands: bands(),

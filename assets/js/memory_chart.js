@@ -133,8 +133,8 @@ export const processesSentence = (processes) => {
   if (!processes?.length) return "";
   const each = processes.map(
     ({ device, memory, total }, number) =>
-      `${number}: ${device}, ${formatMemory(memory)} of ${formatMemory(total)}`,
+      t`${number}: ${device}, ${formatMemory(memory)} of ${formatMemory(total)}`,
   );
-  return `${processes.length} processes train together (${each.join("; ")}). The chart shows the first.`;
+  return t`${processes.length} processes train together (${each.join("; ")}). The chart shows the first.`;
 };
 const capitalized = (text) => text[0].toUpperCase() + text.slice(1);

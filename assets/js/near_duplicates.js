@@ -2,8 +2,9 @@
 
 import { pathLine } from "./clipboard.js";
 import { el, fill, setText } from "./dom.js";
-import { formatCount } from "./format.js";
+import { formatCount, formatWhole } from "./format.js";
 import { address, getJson, postJson } from "./http.js";
+import { t } from "./locale.js";
 import { showError } from "./toasts.js";
 /** @import { NearState } from "./scan" */
 
@@ -68,8 +69,8 @@ const RESULT = {
   failed: (state) => state.text,
   done: (state) =>
     state.groups
-      ? `${formatCount(state.images, "image")} in ${formatCount(state.groups, "group")}. ${state.text}`
-      : `No image looks like another one. ${state.text}`,
+      ? t`${formatCount(state.images, "image")} in ${formatCount(state.groups, "group")}. ${t(state.text)}`
+      : t`No image looks like another one. ${t(state.text)}`,
 };
 /** @type {(state: NearState) => void} */
 const draw = (state) => {
@@ -80,7 +81,7 @@ const draw = (state) => {
   progress.hidden = !running;
   button.disabled = running;
   bar.style.width = `${state.total ? (100 * state.done) / state.total : 3}%`;
-  setText(progress.querySelector("span"), `${state.done.toLocaleString("en")} of ${formatCount(state.total, "image")}`);
+  setText(progress.querySelector("span"), t`${formatWhole(state.done)} of ${formatCount(state.total, "image")}`);
   setText(note, RESULT[state.state](state));
   const key = JSON.stringify([state.scan, state.shown]);
   if (key === drawn) return;
@@ -92,7 +93,7 @@ const draw = (state) => {
     state.pages > 1
       ? [
           el("button", { class: "small", disabled: page === 0, onclick: () => turn(-1) }, "← Previous"),
-          el("span", { class: "note" }, `Page ${page + 1} of ${state.pages.toLocaleString("en")}`),
+          el("span", { class: "note" }, t`Page ${page + 1} of ${formatWhole(state.pages)}`),
           el("button", { class: "small", disabled: page >= state.pages - 1, onclick: () => turn(1) }, "Next →"),
         ]
       : null,
@@ -108,19 +109,23 @@ const groupRow = (scan, group) =>
         { class: "thumb" },
         el(
           "button",
-          { class: "picture", "aria-label": `Caption of ${item.name}`, onclick: () => onOpen(scan, item.index) },
+          { class: "picture", "aria-label": t`Caption of ${item.name}`, onclick: () => onOpen(scan, item.index) },
           el("img", { src: address("/thumb", { scan, item: item.index }), alt: "", loading: "lazy" }),
         ),
         el(
           "figcaption",
           {},
           el("span", {}, item.caption || "no caption"),
-          el("span", { class: "note" }, `${item.width} × ${item.height}${item.same ? ", the same file again" : ""}`),
+          el(
+            "span",
+            { class: "note" },
+            `${item.width} × ${item.height}${item.same ? t(", the same file again") : ""}`,
+          ),
           pathLine(item.path),
         ),
       ),
     ),
     group.count > group.items.length
-      ? el("p", { class: "note" }, `and ${formatCount(group.count - group.items.length, "image")} more`)
+      ? el("p", { class: "note" }, t`and ${formatCount(group.count - group.items.length, "image")} more`)
       : null,
   );

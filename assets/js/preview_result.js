@@ -2,6 +2,7 @@
 
 import { isClip, player, stillOf, whenSeen } from "./clips.js";
 import { el, fill, setText } from "./dom.js";
+import { formatFixed } from "./format.js";
 import { address } from "./http.js";
 import { t } from "./locale.js";
 import { PreviewWipe } from "./preview_wipe.js";
@@ -11,7 +12,7 @@ const pictureOf = (id, file) => address("/preview/picture", { request: id, file 
 
 /** @param {PreviewRequest["rows"][number]} row */
 const rowTitle = (row) =>
-  row.loss === null || row.loss === undefined ? row.name : t`${row.name} · loss ${row.loss.toFixed(4)}`;
+  row.loss === null || row.loss === undefined ? row.name : t`${row.name} · loss ${formatFixed(row.loss, 4)}`;
 
 /** @param {PreviewPrompt} p */
 const settingsOf = (p) =>

@@ -173,7 +173,7 @@ const head = (state) => {
       ? el(
           "ul",
           { class: "problem-list", role: "alert" },
-          el("li", {}, `The queue has paused itself. ${state.paused_by}`),
+          el("li", {}, t`The queue has paused itself. ${t(state.paused_by)}`),
         )
       : null,
     el(

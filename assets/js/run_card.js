@@ -4,8 +4,9 @@ import { sendRequest } from "./bridge.js";
 import { pathLine } from "./clipboard.js";
 import { openDialog } from "./dialogs.js";
 import { el } from "./dom.js";
-import { formatBytes, formatCount } from "./format.js";
+import { formatBytes, formatCount, formatWhole } from "./format.js";
 import { address, getJson } from "./http.js";
+import { t } from "./locale.js";
 import { loraButtons } from "./lora_file.js";
 import { openPublish } from "./publish_dialog.js";
 import { downloadLink } from "./run_file.js";
@@ -100,11 +101,11 @@ const facts = (run) =>
   [
     run.when,
     run.total_steps
-      ? `${(run.step || 0).toLocaleString("en")} of ${run.total_steps.toLocaleString("en")} steps`
+      ? t`${formatWhole(run.step || 0)} of ${formatWhole(run.total_steps)} steps`
       : null,
     run.bytes ? formatBytes(run.bytes) : null,
     run.best,
-    run.memory ? `memory ${run.memory}` : null,
+    run.memory ? t`memory ${run.memory}` : null,
   ]
     .filter(Boolean)
     .join(" · ");
@@ -155,15 +156,15 @@ const buttons = (run, remove) =>
  * @param {(tag: string) => void} actions.ontag
  */
 export const runCard = (run, { marked, mark, remove, onsaved, ontag }) => {
-  const box = el("input", { type: "checkbox", "aria-label": `Compare ${run.name}`, checked: marked });
+  const box = el("input", { type: "checkbox", "aria-label": t`Compare ${run.name}`, checked: marked });
   box.addEventListener("change", () => (box.checked = mark(run.name, box.checked)));
   return el(
     "article",
-    { class: "card run-card", "data-run": run.name, tabindex: 0, "aria-label": `Run ${run.name}` },
+    { class: "card run-card", "data-run": run.name, tabindex: 0, "aria-label": t`Run ${run.name}` },
     el(
       "div",
       { class: "card-head" },
-      el("h2", {}, run.name),
+      el("h2", { translate: "no" }, run.name),
       el(
         "span",
         { class: "card-tools" },

@@ -5,6 +5,7 @@ import { el, fill, table } from "./dom.js";
 import { formatDuration, formatNumber } from "./format.js";
 import { getJson } from "./http.js";
 import { lineChart } from "./line_chart.js";
+import { t } from "./locale.js";
 import { smoothed } from "./loss_chart.js";
 import { PreviewWipe } from "./preview_wipe.js";
 import { samplePicture } from "./sample_panel.js";
@@ -58,7 +59,7 @@ export const showComparison = async (names) => {
 };
 
 const dot = (place) => el("i", { class: "run-dot", style: `background: var(--mt-run-${place + 1})` });
-const named = (run, place) => el("span", { class: "run-name" }, dot(place), run.name);
+const named = (run, place) => el("span", { class: "run-name", translate: "no" }, dot(place), run.name);
 
 // ---- curves ----------------------------------------------------------------------------------------------------
 // The value between the two points around x; null outside of the line.
@@ -108,7 +109,7 @@ const drawCurves = (root) => {
     series: runs.flatMap((run, at) => {
       const colour = `--mt-run-${at + 1}`;
       const line = { label: run.name, key: `loss${at}`, colour, width: 2 };
-      const held = { label: `${run.name}, held out`, key: `held${at}`, colour, width: 1.4, dash: [5, 4], dot: 6 };
+      const held = { label: t`${run.name}, held out`, key: `held${at}`, colour, width: 1.4, dash: [5, 4], dot: 6 };
       return run.held_out.steps.length ? [line, held] : [line];
     }),
   });
@@ -189,8 +190,8 @@ const sampleColumns = (runs) => {
   runs.forEach((run, at) =>
     run.samples.forEach((sample) => {
       const prompt = sample.prompt || "sample";
-      put(`${NEWEST}|${prompt}`, `newest: ${prompt}`, at, sample.file);
-      if (sample.step !== null) put(`${sample.step}|${prompt}`, `step ${sample.step}: ${prompt}`, at, sample.file);
+      put(`${NEWEST}|${prompt}`, t`newest: ${prompt}`, at, sample.file);
+      if (sample.step !== null) put(`${sample.step}|${prompt}`, t`step ${sample.step}: ${prompt}`, at, sample.file);
     }),
   );
   const several = [...columns.entries()].filter(([, column]) => column.files.filter(Boolean).length > 1);
@@ -244,7 +245,7 @@ const draw = () => {
     el(
       "div",
       { class: "card-head" },
-      el("h2", {}, `Comparison of ${shown.runs.length} runs`),
+      el("h2", {}, t`Comparison of ${shown.runs.length} runs`),
       el("button", { id: "compare-close", onclick: closeComparison }, "Close"),
     ),
     curves(),

@@ -3,6 +3,7 @@
 import { el, fill } from "./dom.js";
 import { postJson } from "./http.js";
 import { drawIcon } from "./icons.js";
+import { t } from "./locale.js";
 import { showError, toast } from "./toasts.js";
 /** @import { LibraryRun } from "./library" */
 
@@ -36,12 +37,12 @@ export const runNotes = (run, { onsaved, ontag }) => {
     el(
       "span",
       { class: "tag run-tag" },
-      el("button", { title: `Show the runs tagged ${name}`, onclick: () => ontag(name) }, `#${name}`),
+      el("button", { title: t`Show the runs tagged ${name}`, onclick: () => ontag(name) }, `#${name}`),
       el(
         "button",
         {
-          "aria-label": `Remove the tag ${name}`,
-          onclick: () => save({ ...now, tags: now.tags.filter((tag) => tag !== name) }, `Removed the tag ${name}.`),
+          "aria-label": t`Remove the tag ${name}`,
+          onclick: () => save({ ...now, tags: now.tags.filter((tag) => tag !== name) }, t`Removed the tag ${name}.`),
         },
         drawIcon("remove"),
       ),
@@ -53,7 +54,7 @@ export const runNotes = (run, { onsaved, ontag }) => {
       maxlength: 60,
       placeholder: "Add tag",
       list: "library-tags",
-      "aria-label": `Add a tag to ${run.name}`,
+      "aria-label": t`Add a tag to ${run.name}`,
     });
     const add = async () => {
       const names = input.value.split(",").map((name) => name.trim());
@@ -72,7 +73,7 @@ export const runNotes = (run, { onsaved, ontag }) => {
   };
 
   const edit = () => {
-    const text = el("textarea", { rows: 4, maxlength: 20000, value: now.notes, "aria-label": `Notes of ${run.name}` });
+    const text = el("textarea", { rows: 4, maxlength: 20000, value: now.notes, "aria-label": t`Notes of ${run.name}` });
     const done = async () => {
       if (await save({ ...now, notes: text.value }, "Notes saved.")) refocus(".edit-notes");
     };
@@ -102,7 +103,7 @@ export const runNotes = (run, { onsaved, ontag }) => {
       el(
         "div",
         { class: "notes-text" },
-        now.notes ? el("p", { class: "notes" }, now.notes) : null,
+        now.notes ? el("p", { class: "notes", translate: "no" }, now.notes) : null,
         el("button", { class: "link edit-notes", onclick: edit }, now.notes ? "Edit notes" : "Add notes"),
       ),
       run.notes_problem ? el("p", { class: "warning" }, run.notes_problem) : null,

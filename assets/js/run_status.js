@@ -76,7 +76,7 @@ const drawNumbers = (s, last, facts) => {
   );
   const memory = last.vram_reserved ?? last.ram;
   setStat("memory", memory ? formatMemory(memory) : "–");
-  const several = facts?.processes?.length ? `, first of ${facts.processes.length} processes` : "";
+  const several = facts?.processes?.length ? t`, first of ${facts.processes.length} processes` : "";
   setText(document.querySelector("#stat-memory .stat-label"), (last.vram_reserved ? "VRAM" : "RAM") + several);
 };
 

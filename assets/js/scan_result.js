@@ -2,6 +2,8 @@
 
 import { el, fill, fillSvg, table } from "./dom.js";
 import { goToField } from "./field_jump.js";
+import { formatWhole } from "./format.js";
+import { t } from "./locale.js";
 /** @import { Finding } from "./server" */
 /** @import { ScanResult, ShapeMode } from "./scan" */
 
@@ -21,19 +23,19 @@ const problem = (p) =>
     p.remedy ? ` ${p.remedy}` : "",
     // The folders are right above.
     p.id && p.id !== "f-dataset-folders"
-      ? [" ", el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, `Go to ${p.label}`)]
+      ? [" ", el("button", { class: "link", onclick: () => goToField(p.id, p.tab) }, t`Go to ${p.label}`)]
       : null,
     p.files?.length
       ? el(
           "details",
           {},
-          el("summary", {}, `All ${p.count.toLocaleString("en")}`),
+          el("summary", {}, t`All ${formatWhole(p.count)}`),
           el(
             "ul",
             { class: "plain-list" },
             p.files.map((file) => el("li", {}, el("code", {}, file))),
             p.count > p.files.length
-              ? el("li", {}, `and ${(p.count - p.files.length).toLocaleString("en")} more`)
+              ? el("li", {}, t`and ${formatWhole(p.count - p.files.length)} more`)
               : null,
           ),
         )
@@ -51,7 +53,7 @@ const tile = (value, label, tone) =>
 const problemTile = (problems) => {
   const counted = problems.filter((p) => p.severity !== "note");
   const tone = counted.some((p) => p.severity === "error") ? "bad" : counted.length ? "warn" : "good";
-  return tile(counted.length.toLocaleString("en"), counted.length === 1 ? "problem" : "problems", tone);
+  return tile(formatWhole(counted.length), counted.length === 1 ? "problem" : "problems", tone);
 };
 /**
  * @param {ShapeMode[]} modes
@@ -92,7 +94,7 @@ const fileLists = (groups) =>
       el(
         "details",
         {},
-        el("summary", {}, `${g.title} (${g.items.length.toLocaleString("en")})`),
+        el("summary", {}, `${t(g.title)} (${formatWhole(g.items.length)})`),
         el(
           "ul",
           { class: "plain-list" },
@@ -101,7 +103,7 @@ const fileLists = (groups) =>
             .map((item) => el("li", {}, el("code", {}, item.name), item.note ? ` ${item.note}` : "")),
         ),
         g.items.length > 200
-          ? el("p", { class: "note" }, `and ${(g.items.length - 200).toLocaleString("en")} more`)
+          ? el("p", { class: "note" }, t`and ${formatWhole(g.items.length - 200)} more`)
           : null,
       ),
     );
@@ -125,17 +127,17 @@ export const drawScan = (node, result, tools) => {
     el(
       "div",
       { class: "stats" },
-      c.images || !c.clips ? tile(c.images.toLocaleString("en"), c.images === 1 ? "image" : "images") : null,
+      c.images || !c.clips ? tile(formatWhole(c.images), c.images === 1 ? "image" : "images") : null,
       c.clips
         ? [
-            tile(c.clips.toLocaleString("en"), c.clips === 1 ? "video" : "videos"),
-            tile(c.windows.toLocaleString("en"), c.windows === 1 ? "clip in it" : "clips in them"),
+            tile(formatWhole(c.clips), c.clips === 1 ? "video" : "videos"),
+            tile(formatWhole(c.windows), c.windows === 1 ? "clip in it" : "clips in them"),
           ]
         : null,
-      tile(c.with_caption.toLocaleString("en"), "with caption", c.with_caption < c.images + c.clips ? "warn" : "good"),
-      tile(c.validation.toLocaleString("en"), "for validation"),
-      tile(c.sizes.toLocaleString("en"), c.sizes === 1 ? "image size" : "image sizes"),
-      tile(c.ignored.toLocaleString("en"), "files ignored"),
+      tile(formatWhole(c.with_caption), "with caption", c.with_caption < c.images + c.clips ? "warn" : "good"),
+      tile(formatWhole(c.validation), "for validation"),
+      tile(formatWhole(c.sizes), c.sizes === 1 ? "image size" : "image sizes"),
+      tile(formatWhole(c.ignored), "files ignored"),
       problemTile(result.problems),
     ),
     result.headline

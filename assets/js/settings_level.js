@@ -2,7 +2,9 @@
 // differs from its default, has a problem, or was searched for. No value changes with the level.
 
 import { el, fill, setText, whenPresent } from "./dom.js";
+import { formatCount } from "./format.js";
 import { postJson } from "./http.js";
+import { t } from "./locale.js";
 import { on, pageState } from "./state.js";
 import { onTabOpened } from "./tabs.js";
 import { toast } from "./toasts.js";
@@ -44,7 +46,7 @@ const choose = (wanted) => {
   } catch {
     // Private windows may refuse storage; the server keeps the choice.
   }
-  postJson("/level", { level: wanted }).catch((error) => toast(`The choice is not kept: ${error.message}`));
+  postJson("/level", { level: wanted }).catch((error) => toast(t`The choice is not kept: ${t(error.message)}`));
   draw();
 };
 
@@ -109,8 +111,7 @@ const drawSwitch = (slot, basicOnly, hidden) => {
   for (const box of slot.querySelectorAll("input")) box.checked = (box.value === "basic") === basicOnly;
   const panel = slot.closest("[role=tabpanel]") || document.body;
   const count = hidden.filter((s) => panel.contains(document.getElementById(s.folds[0]))).length;
-  const text =
-    count === 1 ? "1 setting of this tab is hidden." : count ? `${count} settings of this tab are hidden.` : "";
+  const text = count ? formatCount(count, "setting of this tab is hidden.", "settings of this tab are hidden.") : "";
   setText(slot.querySelector(".level-count"), text);
 };
 

@@ -10,6 +10,7 @@ import { address, getJson } from "./http.js";
 import { filterTools, imageFilter, loadTags } from "./image_filters.js";
 import { drawLossTools, lossBadge, lossQuery } from "./image_losses.js";
 import { isSelected, selectImage, startSelection } from "./image_selection.js";
+import { t } from "./locale.js";
 import { nearTools } from "./near_duplicates.js";
 import { showError } from "./toasts.js";
 /** @import { ScannedItems } from "./scan" */
@@ -60,7 +61,7 @@ const thumbnail = (answer, item) =>
       {
         class: "picture",
         title: item.clip ? "Edit the caption of this video" : "Show this image and edit its caption",
-        "aria-label": `Caption of ${item.name}`,
+        "aria-label": t`Caption of ${item.name}`,
         onclick: () => openCaption(answer, item.index, showCaption),
       },
       item.clip ? clipStrip(answer.scan, item.index, item.clip) : picture(answer.scan, item),
@@ -77,7 +78,7 @@ const thumbnail = (answer, item) =>
       item.crop
         ? el("span", { class: "note", title: "What is dark is not trained" }, cropSentence(item.crop))
         : null,
-      item.captions > 1 ? el("span", { class: "note" }, `${item.captions} captions`) : null,
+      item.captions > 1 ? el("span", { class: "note" }, formatCount(item.captions, "caption")) : null,
       item.masked ? el("span", { class: "note", title: "Red parts are outside of the mask" }, "with mask") : null,
     ),
   );
@@ -101,7 +102,7 @@ const chooser = (answer, item) =>
     el("input", {
       type: "checkbox",
       checked: isSelected(item.index),
-      "aria-label": `Choose ${item.name}`,
+      "aria-label": t`Choose ${item.name}`,
       "data-index": item.index,
       onclick: (event) => choose(answer, item.index, event.target.checked, event.shiftKey),
     }),
@@ -143,7 +144,7 @@ const loadPage = async () => {
     answer.pages > 1
       ? [
           el("button", { class: "small", disabled: page === 0, onclick: () => turnPage(-1) }, "← Previous"),
-          el("span", { class: "note" }, `Page ${page + 1} of ${answer.pages}`),
+          el("span", { class: "note" }, t`Page ${page + 1} of ${answer.pages}`),
           el("button", { class: "small", disabled: page >= answer.pages - 1, onclick: () => turnPage(1) }, "Next →"),
         ]
       : null,

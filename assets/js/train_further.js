@@ -4,6 +4,7 @@ import { sendRequest } from "./bridge.js";
 import { openDialog } from "./dialogs.js";
 import { el, fill, fillSvg } from "./dom.js";
 import { getJson, postJson } from "./http.js";
+import { t } from "./locale.js";
 import { pollRuns } from "./run_list.js";
 import { chooseRun } from "./run_tab.js";
 import { openTab } from "./tabs.js";
@@ -20,7 +21,7 @@ export const openFurther = async (run) => {
   try {
     const standing = await getJson("/further", { run });
     const content = standing.state ? furtherForm(run, standing) : fromFile(run, standing);
-    const box = openDialog(`Train ${run} further`, content);
+    const box = openDialog(t`Train ${run} further`, content);
     box.classList.add("wide-dialog");
     const field = box.querySelector("input");
     if (field) field.select();
@@ -37,11 +38,16 @@ const fromFile = (run, standing) => {
     event.target.closest("dialog").close();
     openTab("Training");
   };
-  const what = standing.full ? "model" : "LoRA";
   return el(
     "div",
     {},
-    el("p", {}, `This run has no saved state. A new run can continue from its newest ${what}:`),
+    el(
+      "p",
+      {},
+      standing.full
+        ? "This run has no saved state. A new run can continue from its newest model:"
+        : "This run has no saved state. A new run can continue from its newest LoRA:",
+    ),
     el("p", {}, el("code", {}, Object.values(standing.changes)[0])),
     el("p", { class: "note" }, "What such a run does not have of this one:"),
     el(
@@ -55,7 +61,9 @@ const fromFile = (run, standing) => {
       el(
         "button",
         { class: "primary", id: "further-load", onclick: load },
-        `Load its settings, to continue from the ${what}`,
+        standing.full
+          ? "Load its settings, to continue from the model"
+          : "Load its settings, to continue from the LoRA",
       ),
     ),
   );
@@ -149,7 +157,7 @@ const furtherForm = (run, standing) => {
     start.disabled = true;
     try {
       await postJson("/further", wishOf(run, ui));
-      toast(`${run} continues from its saved state.`);
+      toast(t`${run} continues from its saved state.`);
       event.target.closest("dialog").close();
       openTab("Run");
       chooseRun(run);

@@ -5,6 +5,7 @@ import { differenceTable } from "./difference_table.js";
 import { el, fill, fillSvg, setText, table, whenPresent } from "./dom.js";
 import { formatMemory, formatNumber } from "./format.js";
 import { getJson, postJson } from "./http.js";
+import { t } from "./locale.js";
 import { askName } from "./name_dialog.js";
 import { on, pageState } from "./state.js";
 import { currentTab, onTabOpened } from "./tabs.js";
@@ -12,7 +13,7 @@ import { showError } from "./toasts.js";
 /** @import { TuneResult, TuneState, TuneTrial } from "./plan" */
 
 const EVERY_MS = 900;
-const STATES = { does_not_fit: "does not fit", out_of_memory: "out of memory", failed: "failed", reused: "known" };
+const WORDS = { does_not_fit: "does not fit", out_of_memory: "out of memory", failed: "failed", reused: "known" };
 const MOST_PROBES = 24;
 const ALLOW = [
   ["precision", "Other precision", "Formats of the base weights and products: results differ slightly."],
@@ -61,8 +62,8 @@ const draw = (answer) => {
  */
 const progressWords = (answer) => {
   if (!answer.probes) return answer.at;
-  const left = answer.left ? `, at most ${answer.left} left` : "";
-  return `Probe ${answer.probes} of at most ${Math.max(answer.planned, answer.probes)}${left}. ${answer.at}`;
+  const left = answer.left ? t`, at most ${answer.left} left` : "";
+  return t`Probe ${answer.probes} of at most ${Math.max(answer.planned, answer.probes)}${left}. ${t(answer.at)}`;
 };
 
 /**
@@ -82,7 +83,7 @@ const drawResult = (answer, running) => {
     running ? null : choice(answer, result),
     trialTable(result),
     plot,
-    el("p", { class: "note" }, `Measured on ${result.machine}.`),
+    el("p", { class: "note" }, t`Measured on ${result.machine}.`),
   );
 };
 
@@ -141,11 +142,11 @@ const trialTable = (result) => {
  */
 const trialRow = (trial, best) => {
   const ran = trial.finish !== null;
-  const about = [...trial.changes.map((text) => `Changes: ${text}.`), trial.reason].filter(Boolean);
+  const about = [...trial.changes.map((text) => t`Changes: ${t(text)}.`), trial.reason].filter(Boolean);
   const compile = trial.compiling ? `${formatNumber(trial.compiling, 2)} s` : "–";
-  const needs = trial.estimated ? `about ${formatMemory(trial.estimated)}` : "–";
+  const needs = trial.estimated ? t`about ${formatMemory(trial.estimated)}` : "–";
   const percent = trial.against === null ? "–" : `${trial.against > 0 ? "+" : ""}${Math.round(100 * trial.against)} %`;
-  const state = STATES[trial.state];
+  const state = WORDS[trial.state];
   return el(
     "tr",
     { class: best ? "chosen" : ran ? "" : "left-out", "data-state": trial.state },
@@ -157,7 +158,7 @@ const trialRow = (trial, best) => {
       best ? el("span", { class: "tag" }, "best") : null,
       about.map((text) => el("div", { class: "note" }, text)),
     ),
-    el("td", {}, ran ? trial.took : state, ran && state ? ` (${state})` : null),
+    el("td", {}, ran ? trial.took : state, ran && state ? ` (${t(state)})` : null),
     el("td", { class: ran && trial.against < 0 ? "good" : "" }, ran && trial.number ? percent : "–"),
     el("td", {}, ran ? formatNumber(trial.step, 3) : "–"),
     el("td", {}, ran ? compile : "–", ran && trial.compiling && !trial.compiled_anew ? " (cached)" : null),

@@ -1,7 +1,7 @@
 // Draws a run's validation losses.
 
 import { el, fill, table } from "./dom.js";
-import { formatNumber } from "./format.js";
+import { formatFixed, formatNumber } from "./format.js";
 import { lossTable } from "./image_losses.js";
 import { t } from "./locale.js";
 import { fillEmpty } from "./run_states.js";
@@ -62,7 +62,7 @@ const drawSets = (ui, facts, status) => {
             el(
               "td",
               { class: change === null ? "" : change <= 0 ? "good" : "warn" },
-              change === null ? "–" : `${change > 0 ? "+" : ""}${change.toFixed(1)} %`,
+              change === null ? "–" : `${change > 0 ? "+" : ""}${formatFixed(change, 1)} %`,
             ),
             el("td", {}, formatNumber(lowest.loss)),
             el("td", {}, String(lowest.step)),

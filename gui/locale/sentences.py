@@ -15,7 +15,7 @@ from pathlib import Path
 _WORDS = re.compile(r"[A-Za-z'’]{2,}[,:;]? [\w({“]|^[A-Z][a-z]+[ .]?$|^an? [a-z]+$")
 _CODE = re.compile(
     r"^[/.#<]|^--|\\|^\w+=|[{}]$|^[a-z_]+\.[a-z_]+$|%s|%d|[a-z]\([a-z]*\)|^SELECT|^\W*$|_{2}|^[a-z]+-[a-z]+ |max-age"
-    r"|filename"
+    r"|filename|^(?:point|bold) [a-z]+$"
 )
 # {name}, {name:g}, and {{name}} of an f-string that makes a text to format.
 _VALUE = re.compile(r"\{?\{[a-z_]\w*(?::[^{}]*)?\}\}?")
