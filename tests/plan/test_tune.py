@@ -62,6 +62,11 @@ def of_gpu(monkeypatch: pytest.MonkeyPatch, gigabytes: float) -> None:
     monkeypatch.setattr(candidates, "visible_gpus", lambda: [named_gpu(gigabytes)])
 
 
+def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """The factors that are tried: each candidate's memory is estimated, which takes a while."""
+    monkeypatch.setattr(search, "FACTORS", tuple(factor for factor in FACTORS if factor.name in names))
+
+
 def records(step: float, compiling: float = 0.0, peak: int = 10 * 2**30) -> Process:
     """What a trainer writes in a probe: phases, graphs of two classes, the kernel, rows and the peak."""
     events: list[Event] = [PhaseEvent(phase="load", t=1.0), AttentionEvent(route="sdpa", t=4.0)]
@@ -146,7 +151,7 @@ def test_what_does_not_fit_is_listed_and_may_fit_with_another(
     config: Config, scan: DatasetScan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_gpu(monkeypatch, 11.5)
-    monkeypatch.setattr(search, "FACTORS", tuple(f for f in FACTORS if f.name in ("swap", "checkpointing")))
+    only(monkeypatch, "swap", "checkpointing")
     # FLUX.1-dev at its full size: headers alone
     sizes = {"dataset.resolution": 512, "dataset.min_bucket_size": 256, "dataset.bucket_step": 64}
     model = {f"model.{place}": path for place, path in full_size("flux", tmp_path).items()}
@@ -173,6 +178,7 @@ def test_what_does_not_fit_is_listed_and_may_fit_with_another(
 def test_a_probe_that_fails_is_a_row(config: Config, scan: DatasetScan, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real run folder of a trainer that ran out of memory, as a probe reads it."""
     of_gpu(monkeypatch, 80)
+    only(monkeypatch, "compile", "checkpointing")
     failed = Run.create(config)
     EventWriter(failed).write(ErrorEvent(text="The GPU ran out of memory.", remedy="Swap.", error_kind="cuda_oom"))
     set_fields(failed.record_path, state="failed", error={"text": "The GPU ran out of memory.", "remedy": "Swap."})
