@@ -60,6 +60,11 @@ class Job:
             ).start()
             return True
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether work that was cancelled is still at its end."""
+        return self.state == "cancelled" and self._process is not None and self._process.poll() is None
+
     def cancel(self) -> None:
         """Stop the work, if there is any."""
         with self._lock:
@@ -95,5 +100,6 @@ class Job:
             # An error while reading the result must not leave the job "running" for ever.
             log.exception("A background job could not be followed to its end")
         with self._lock:
-            if self.state == "running":
+            # work that was cancelled may end after the next one began
+            if self.state == "running" and self._process is process:
                 self.state = "done" if succeeded else "failed"

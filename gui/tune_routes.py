@@ -37,6 +37,7 @@ from gui.tune_plot import pareto_plot
 log = logging.getLogger(__name__)
 
 _AT_WORK = "Settings are being tuned. Wait until that is done, or press Stop."
+_ENDING = "The tune is being stopped. Try again in a moment."
 # What a tune's result does not depend on, or what it is about to change itself.
 _FREE = ("saving", "logging")
 
@@ -81,6 +82,8 @@ class TunePanel:
             """Start a tune of the form's settings, at most one at a time."""
             if self.job.state == "running":
                 raise HTTPException(409, _AT_WORK)
+            if self.job.is_ending:
+                raise HTTPException(409, _ENDING)
             config = self.config()
             if config is None:
                 raise HTTPException(422, "The form can't be read yet. Correct the marked fields.")
@@ -140,9 +143,12 @@ class TunePanel:
         def end(code: int, output: str) -> bool:
             folder.cleanup()
             self._progress = _waiting()
+            if not self._kept:
+                # it ended before it had a row
+                self._kept = self._read()
             if code and not self._failure:
                 # what did not run is told by the rows
-                explained = isinstance(self._kept.get("result"), dict) and self._kept["result"].get("ended")
+                explained = self._kept.get("settings") is settings and self._kept["result"].get("ended")
                 last = redact(output.splitlines()[-1])[:500] if output else f"The tune ended with code {code}."
                 self._failure = "" if explained else last
             return code == 0
@@ -165,7 +171,8 @@ class TunePanel:
                 "planned": int(document.get("planned", 0)),
                 "left": "" if left is None else spoken(float(left)),
             }
-        elif kind == "tune":
+        elif kind == "tune" and document.get("trials"):
+            # until there is a row, the result of before stays on the disk
             self._kept = {"settings": settings, "result": document}
             try:
                 write_atomic(self.path, dumps(self._kept))

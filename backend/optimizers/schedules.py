@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from backend.base.errors import Refused
 from backend.optimizers.class_names import accepted_arguments, class_named
+from backend.plan.learning_rate import warmup_steps
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +53,6 @@ def make_scheduler(
     except (TypeError, ValueError) as error:
         text = f"{cls.__name__} can't be made: {error}"
         raise Refused(text, f"Choose one of {', '.join(SCHEDULES)}.", "optimizer.lr_scheduler") from error
-
-
-def warmup_steps(warmup: float, total_steps: int) -> int:
-    """Optimizer steps of warm-up: below 1 a share of the run (rounded), from 1 a number of steps."""
-    return min(total_steps, round(warmup * total_steps) if warmup < 1 else int(warmup))
 
 
 def lr_factor(

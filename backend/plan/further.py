@@ -14,7 +14,7 @@ from backend.base.errors import Refused
 from backend.base.problems import errors
 from backend.config.load import load, ready
 from backend.config.schema import Config
-from backend.plan.learning_rate import highest_rate, is_known, rate_factor
+from backend.plan.learning_rate import highest_rate, is_known, rate_factor, warmup_steps
 from backend.runs.errors import RunBusy
 from backend.runs.events import read_events
 from backend.runs.events.kinds import PlanEvent, StepTotalEvent
@@ -95,8 +95,10 @@ class Further:
             lines.append(f"Learning rate: {now:.3g} until now, {then:.3g} from here" + _towards(then, end))
             if then > 1.5 * now:
                 lines.append("It rises again: the schedule had fallen for the old length. A lower rate is gentler.")
-        if cfg.lr_scheduler == "constant" and standing.config.optimizer.lr_scheduler == "constant":
-            lines.append("The schedule is constant: the result equals a run that had this length from the start.")
+        before = standing.config.optimizer
+        if cfg.lr_scheduler == before.lr_scheduler == "constant" and highest_rate(cfg) == highest_rate(before):
+            same = "this length and this warm-up" if cfg.lr_warmup else "this length"
+            lines.append(f"The schedule is constant: the result equals a run that had {same} from the start.")
         return lines
 
     def _last_rate(self) -> float | None:
@@ -179,10 +181,12 @@ def _from_file(run: Run, config: Config) -> str:
 
 
 def _steps_per_epoch(plan: dict[str, object]) -> float | None:
-    batches, accumulation = plan.get("batches_per_epoch"), plan.get("accumulation")
-    if not isinstance(batches, int) or not isinstance(accumulation, int) or accumulation < 1 or batches < 1:
+    # runs of before several processes do not name their count
+    parts = plan.get("batches_per_epoch"), plan.get("accumulation"), plan.get("processes", 1)
+    batches, accumulation, processes = (part if isinstance(part, int) and part > 0 else None for part in parts)
+    if batches is None or accumulation is None or processes is None:
         return None
-    return batches / accumulation
+    return batches / (accumulation * processes)
 
 
 def _total(standing: Standing, wish: Wish) -> int | None:
@@ -218,21 +222,15 @@ def _rate(standing: Standing, wish: Wish) -> dict[str, str]:
         )
     if wish.schedule == "constant":
         changes["optimizer.lr_scheduler"] = "constant"
-        changes["optimizer.lr_warmup"] = _warmup(standing)
+    if is_known(cfg) and 0 < cfg.lr_warmup < 1 and standing.total is not None:
+        # a share of the new length would be a longer warm-up, which might even begin again
+        changes["optimizer.lr_warmup"] = str(warmup_steps(cfg.lr_warmup, standing.total))
     if wish.learning_rate is not None:
         if "lr" in cfg.optimizer_args:
             remedy = "Leave the rate as it is, or take lr out of optimizer_args in the run's config.toml."
             raise Refused("optimizer_args holds the learning rate of this run", remedy)
         changes["optimizer.learning_rate"] = repr(wish.learning_rate)
     return changes
-
-
-def _warmup(standing: Standing) -> str:
-    """The warm-up in steps: a share of the run would be longer with the run."""
-    warmup = standing.config.optimizer.lr_warmup
-    if warmup < 1:
-        warmup = round(warmup * (standing.total or 0))
-    return str(int(warmup)) if warmup < standing.done else "0"
 
 
 def ruled(rates: Sequence[tuple[int, float | None]], columns: int = 60) -> str:

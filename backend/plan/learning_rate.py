@@ -6,7 +6,7 @@ The curves are those of `backend.optimizers.schedules`, which names their source
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from backend.config.sections.optimizer import OptimizerSection
 
@@ -20,13 +20,18 @@ def rate_factors(cfg: OptimizerSection, steps: int, points: int = 240) -> list[f
 
 def rate_factor(cfg: OptimizerSection, step: float, steps: int) -> float:
     """The learning rate at a step of a run of `steps` as a share of its highest. KeyError for a class path."""
-    warmup = cfg.lr_warmup * steps if cfg.lr_warmup < 1 else cfg.lr_warmup
+    warmup = warmup_steps(cfg.lr_warmup, steps)
     shape = _SHAPES[cfg.lr_scheduler]
     if step < warmup:
         return step / warmup
     low = 0.0 if cfg.lr_scheduler == "constant" else cfg.lr_scheduler_min_lr_ratio
     share = min(1.0, (step - warmup) / max(1e-9, steps - warmup))
     return low + (1 - low) * shape(share, cfg)
+
+
+def warmup_steps(warmup: float, steps: int) -> int:
+    """Optimizer steps of warm-up of a run of `steps`: below 1 a share of them (rounded), from 1 a number of steps."""
+    return min(steps, round(warmup * steps) if warmup < 1 else int(warmup))
 
 
 def highest_rate(cfg: OptimizerSection) -> float:
@@ -38,11 +43,6 @@ def highest_rate(cfg: OptimizerSection) -> float:
 def is_known(cfg: OptimizerSection) -> bool:
     """Whether the schedule is one of ours, and not a class that the settings name."""
     return cfg.lr_scheduler in _SHAPES
-
-
-def rates_at(cfg: OptimizerSection, at: Sequence[int], steps: int) -> list[float]:
-    """The learning rate at some steps of a run of `steps`. KeyError for a class path."""
-    return [highest_rate(cfg) * rate_factor(cfg, step, steps) for step in at]
 
 
 def _restarts(share: float, cfg: OptimizerSection) -> float:

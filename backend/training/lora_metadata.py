@@ -16,8 +16,8 @@ from backend.dataset.items import Item
 from backend.families.spec import Side
 from backend.families.table import family
 from backend.lora.loraplus import ratios
-from backend.optimizers.schedules import warmup_steps
 from backend.plan.caption_draw import trains_text
+from backend.plan.learning_rate import warmup_steps
 from backend.plan.steps import StepPlan
 
 SOFTWARE = "Monotile"

@@ -117,7 +117,7 @@ def test_a_process_is_taken_apart(config: Config, tmp_path: Path) -> None:
     ]
 
     class Steps:
-        accumulation, batches_per_epoch = 2, 12
+        batches_per_step, batches_per_epoch = 2, 12
 
     class Plan:
         steps = Steps()
@@ -214,18 +214,19 @@ def test_real_processes_are_timed_and_leave_nothing(tiny_flux: Path, image_folde
     assert finish.main([str(path), "--known", "--price-per-hour", "2"], lines.append) == 0
     assert "4,000 steps" in "".join(lines[-3:]) and "at 2 an hour" in lines[-1]
 
-    # a tune begins with what the probe measured, and trains one candidate more
+    # a tune begins with what the probe measured; the paces of the two others are kept as a probe keeps them
+    config = load.load(path).config
+    assert config is not None
+    pace = read_pace(config)
+    for mode, times in (("dynamic", 0.5), ("off", 2.0)):
+        keep_pace(with_values(config, {"compile.shape_mode": mode}), replace(pace, step=times * pace.step, groups=None))
     best = tmp_path / "best.toml"
-    words = [str(path), "--json", "--seconds", "0.3", "--probes", "1", "--write", str(best)]
-    assert tune.main(words, lines.append) == 0, lines
+    assert tune.main([str(path), "--json", "--write", str(best)], lines.append) == 0, lines
     result = json.loads(lines[-1])
-    assert result["kind"] == "tune" and (result["ended"], result["probes"]) == ("limit", 1)
-    present, other = result["trials"]
-    assert (present["state"], other["state"], other["name"]) == ("reused", "measured", "shape mode dynamic")
-    assert all(trial["peak"] > 2**20 and trial["finish"] > 4000 * trial["step"] > 0 for trial in (present, other))
-    written = load.load(best).config
-    assert written is not None
-    choice = result["trials"][result["best"]]["values"]
-    assert written.compile.shape_mode == choice.get("compile.shape_mode", "auto")
+    assert result["kind"] == "tune" and (result["ended"], result["probes"]) == ("done", 0)
+    names = ["present settings", "shape mode dynamic", "shape mode off"]
+    assert [(trial["name"], trial["state"]) for trial in result["trials"]] == [(name, "reused") for name in names]
+    assert all(trial["peak"] > 2**20 and trial["finish"] > 4000 * trial["step"] > 0 for trial in result["trials"])
+    assert result["best"] == 1 and load.load(best).config == with_values(config, {"compile.shape_mode": "dynamic"})
     assert {left.suffix for left in (tmp_path / "runs" / ".probes").iterdir()} == {".json"}
     assert tune.main([str(path), "--write", str(best)], lines.append) == 1 and "exists already" in lines[-1]

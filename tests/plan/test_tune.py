@@ -19,6 +19,7 @@ from backend.plan.finish.timings import Process
 from backend.plan.memory.machine import named_gpu
 from backend.plan.plan import Plan
 from backend.plan.tune import candidates, search
+from backend.plan.tune.candidates import Candidates
 from backend.plan.tune.factors import FACTORS, Surroundings
 from backend.plan.tune.report import tuned_dict
 from backend.plan.tune.search import Options, tune
@@ -59,6 +60,11 @@ def scan(config: Config) -> DatasetScan:
 def of_gpu(monkeypatch: pytest.MonkeyPatch, gigabytes: float) -> None:
     """The GPU whose memory candidates are compared with."""
     monkeypatch.setattr(candidates, "visible_gpus", lambda: [named_gpu(gigabytes)])
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """The factors that are tried: each candidate's memory is estimated, which takes a while."""
+    monkeypatch.setattr(search, "FACTORS", tuple(factor for factor in FACTORS if factor.name in names))
 
 
 def records(step: float, compiling: float = 0.0, peak: int = 10 * 2**30) -> Process:
@@ -145,7 +151,7 @@ def test_what_does_not_fit_is_listed_and_may_fit_with_another(
     config: Config, scan: DatasetScan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_gpu(monkeypatch, 11.5)
-    monkeypatch.setattr(search, "FACTORS", tuple(f for f in FACTORS if f.name in ("swap", "checkpointing")))
+    only(monkeypatch, "swap", "checkpointing")
     # FLUX.1-dev at its full size: headers alone
     sizes = {"dataset.resolution": 512, "dataset.min_bucket_size": 256, "dataset.bucket_step": 64}
     model = {f"model.{place}": path for place, path in full_size("flux", tmp_path).items()}
@@ -172,6 +178,7 @@ def test_what_does_not_fit_is_listed_and_may_fit_with_another(
 def test_a_probe_that_fails_is_a_row(config: Config, scan: DatasetScan, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real run folder of a trainer that ran out of memory, as a probe reads it."""
     of_gpu(monkeypatch, 80)
+    only(monkeypatch, "compile", "checkpointing")
     failed = Run.create(config)
     EventWriter(failed).write(ErrorEvent(text="The GPU ran out of memory.", remedy="Swap.", error_kind="cuda_oom"))
     set_fields(failed.record_path, state="failed", error={"text": "The GPU ran out of memory.", "remedy": "Swap."})
@@ -210,7 +217,9 @@ def test_a_probe_that_fails_is_a_row(config: Config, scan: DatasetScan, monkeypa
     assert limited.ended == "limit" and len(few.trained) == 1
 
 
-def test_only_what_is_asked_for_changes_what_is_learnt(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_asked_for_changes_what_is_learnt(
+    config: Config, scan: DatasetScan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of_gpu(monkeypatch, 80)
     around = Surroundings(on_gpu=True, blocks=57)
     whole = with_values(config, {"dataset.batch_size": 2, "training.gradient_accumulation_steps": 3})
@@ -224,3 +233,8 @@ def test_only_what_is_asked_for_changes_what_is_learnt(config: Config, monkeypat
             assert not cropped or (factor.needs == "crops" and choice.changes), choice.words
     sizes = [choice.words for factor in FACTORS if factor.name == "batch" for choice in factor.choices(whole, around)]
     assert sizes == ["batch 6 x 1", "batch 3 x 2", "batch 1 x 6"]
+    # by size, a batch of two leaves most of seven sizes out: a run of epochs would end sooner for want of work
+    epochs = {"training.max_train_steps": None, "training.max_train_epochs": 12, "dataset.batch_size": 2}
+    made = Candidates(with_values(config, epochs), scan)
+    assert made.of({"compile.shape_mode": "off"}, "") is None
+    assert made.of({"compile.shape_mode": "off", "dataset.batch_size": 1}, "") is not None

@@ -46,6 +46,10 @@ def test_a_longer_run_at_a_constant_rate_is_one_that_was_long_from_the_start(
     message = capsys.readouterr().err
     assert "after step 3 of 5" in message and "equals a run that had this length" in message
     assert len(rows(run)) == 3
+    # the warm-up does not grow with the run, so that none begins again; and only what is equal is called equal
+    longer = plan_further(run, Wish(steps=500))
+    assert longer.overrides["optimizer.lr_warmup"] == "1" and longer.rate(3) == 0.01
+    assert "equals" not in " ".join(plan_further(run, Wish(steps=5, learning_rate=0.02)).sentences())
     further(run, Wish(steps=5, schedule="constant"))
     assert same(lora_of(run), lora_of(straight)) and same(state_of(run)["optimizer"], state_of(straight)["optimizer"])
     assert [row["loss"] for row in rows(run)] == [row["loss"] for row in rows(straight)]

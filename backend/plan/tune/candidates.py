@@ -24,6 +24,7 @@ from backend.plan.memory.nearest import Search
 from backend.plan.memory.parts import Parts, read_parts
 from backend.plan.memory.work import work_of
 from backend.plan.plan import Plan
+from backend.plan.tune.trials import WORTH
 
 _MOST_KEPT = 400
 _PLANNED = (
@@ -75,7 +76,7 @@ class Candidates:
     def of(
         self, values: Mapping[str, Any], name: str, factor: str = "", changes: tuple[str, ...] = ()
     ) -> Candidate | None:
-        """The present settings with these values; None where a rule refuses them, or nothing can be trained."""
+        """The present settings with these values; None where a rule refuses them, or less would be trained."""
         kept = {path: value for path, value in values.items() if value != get(self.config, path)}
         key = repr(sorted(kept.items()))
         if key not in self._known:
@@ -93,7 +94,7 @@ class Candidates:
         if not _refusals(config) <= self._refused:
             return None
         plan = self._plan(config, values)
-        if errors(plan.problems) or not plan.steps.steps:
+        if errors(plan.problems) or not plan.steps.steps or _trains_less(plan, self._plan(self.config, {})):
             return None
         search = Search(
             config,
@@ -114,6 +115,12 @@ class Candidates:
         if key not in self._plans:
             self._plans[key] = plan_for(config, self.scan)
         return self._plans[key]
+
+
+def _trains_less(plan: Plan, present: Plan) -> bool:
+    """Whether a plan leaves out pictures that the present one trains, so that it ends sooner for want of work."""
+    left, before = (each.steps.left_per_epoch / max(1, each.steps.entries) for each in (plan, present))
+    return len(plan.chosen.never) > len(present.chosen.never) or left > before + WORTH
 
 
 def _refusals(config: Config) -> set[str]:

@@ -162,7 +162,7 @@ class Page:
         return _section("Saved files", table)
 
     def _warnings(self) -> str:
-        texts = dict.fromkeys(f"{event.text.rstrip('.')}. {event.remedy}" for event in self.facts.all_of(WarningEvent))
+        texts = dict.fromkeys(f"{_ended(event.text)} {event.remedy}" for event in self.facts.all_of(WarningEvent))
         error = self.facts.status.error
         lines = [f"{error.text} {error.cause} {error.remedy}"] if error else []
         lines += list(texts)[-20:]
@@ -181,6 +181,10 @@ class Page:
 
 def _section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
 
 
 def _smoothed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
