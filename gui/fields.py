@@ -188,7 +188,7 @@ def group_of(setting: Setting) -> Group:
     return GROUPS[EXCEPTIONS.get(setting.path, _PLAIN).group or key]
 
 
-def fulllabelled(setting: Setting) -> str:
+def full_label(setting: Setting) -> str:
     """What a setting is called where its panel is not shown: two panels may have a setting of the same label."""
     same_label = sum(other.label == setting.label for other in settings())
     return setting.label if same_label == 1 else f"{setting.label} ({group_of(setting).title.lower()})"
