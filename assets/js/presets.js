@@ -117,7 +117,9 @@ const keepBox = (name, kept) => {
 const loadingNote = (name, rows, kept) => {
   const changes = t`Loading changes ${formatCount(rows.length, "setting")}, listed below.`;
   if (!name) return changes;
-  return t`${changes} ${kept ? "Other settings" : "Settings"} that the preset does not have are set to their defaults.`;
+  return kept
+    ? t`${changes} Other settings that the preset does not have are set to their defaults.`
+    : t`${changes} Settings that the preset does not have are set to their defaults.`;
 };
 on("presets", drawPresets);
 on("difference", ({ name, builtin, rows, kept, problems }) => {

@@ -97,8 +97,11 @@ class Further:
                 lines.append("It rises again: the schedule had fallen for the old length. A lower rate is gentler.")
         before = standing.config.optimizer
         if cfg.lr_scheduler == before.lr_scheduler == "constant" and highest_rate(cfg) == highest_rate(before):
-            same = "this length and this warm-up" if cfg.lr_warmup else "this length"
-            lines.append(f"The schedule is constant: the result equals a run that had {same} from the start.")
+            lines.append(
+                "The schedule is constant: the result equals a run that had this length and warm-up from the start."
+                if cfg.lr_warmup
+                else "The schedule is constant: the result equals a run that had this length from the start."
+            )
         return lines
 
     def _last_rate(self) -> float | None:
