@@ -106,7 +106,7 @@ def _wandb(run: Run, cfg: Config) -> list[_Tracker]:
         tracker = WandBTracker(
             cfg.logging.wandb_project,
             name=cfg.logging.wandb_run_name or name,
-            id=re.sub(r"[^A-Za-z0-9._-]", "-", name)[:120],
+            id=re.sub(r"[^A-Za-z0-9._-]", "-", name)[-120:],
             entity=cfg.logging.wandb_entity,
             dir=str(run.path),
             settings=_settings(),
