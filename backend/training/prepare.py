@@ -118,7 +118,7 @@ def _start_others(context: RunContext, inputs: Inputs, gpus: str | None) -> Othe
     """The other processes; they end with `context.stack`, and the run with the first of them that ends too early."""
     ranks = context.ranks
     if inputs.device.type == "cpu":
-        text = f"num_processes is {ranks.count}, and there is no GPU: the processes share the cores of this machine"
+        text = f"num_processes is {ranks.count}, and there is no GPU: the processes share the cores of this machine."
         _warn(context.events, text, "Set num_processes to 1.")
     # what auto became by this GPU's free memory: in tiles or not decides which files of the cache are read
     tiling = {"memory.vae_tiling": "on" if inputs.tiled_encode else "off"}

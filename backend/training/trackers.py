@@ -134,6 +134,9 @@ def _settings() -> Any:
         "save_code": False,
         "disable_code": True,
         "disable_git": True,
+        # names of the computer and the person, the command and its folder
+        "x_disable_meta": True,
+        "x_disable_machine_info": True,
         "init_timeout": float(_WAIT_S),
         "finish_timeout": float(_WAIT_S),
         "finish_timeout_raises": True,
