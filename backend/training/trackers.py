@@ -134,9 +134,10 @@ def _settings() -> Any:
         "save_code": False,
         "disable_code": True,
         "disable_git": True,
-        # names of the computer and the person, the command and its folder
+        # names of computer and person, the command, its folder, what is installed
         "x_disable_meta": True,
         "x_disable_machine_info": True,
+        "x_save_requirements": False,
         "init_timeout": float(_WAIT_S),
         "finish_timeout": float(_WAIT_S),
         "finish_timeout_raises": True,
