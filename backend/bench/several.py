@@ -39,6 +39,8 @@ _QUIET = {
     "saving.average_checkpoints": None,
     "saving.keep_best": False,
     "training.max_train_epochs": None,
+    "logging.tensorboard": False,
+    "logging.wandb": False,
 }
 
 
@@ -84,19 +86,23 @@ def lines(measured: Sequence[Measured]) -> str:
     return markdown(["GPUs", "s a step", "images a step", "images a second", "times as fast"], rows)
 
 
+def _counts(words: str) -> list[int]:
+    return [int(word) for word in words.split(",")]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print the table; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m backend.bench.several", description="Measure several GPUs.")
     parser.add_argument("config", type=Path, help="the TOML with the settings")
-    parser.add_argument("--processes", default="1,2", help="numbers of processes (default: 1,2)")
+    parser.add_argument("--processes", type=_counts, default=[1, 2], help="numbers of processes (default: 1,2)")
     parser.add_argument("--steps", type=int, default=60, help="steps of each training (default: 60)")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "several", help="folder of the runs")
     options = parser.parse_args(arguments)
     loaded = load(options.config)
     if loaded.config is None:
         parser.error(" ".join(problem.sentence() for problem in loaded.problems))
-    counts = [int(count) for count in options.processes.split(",")]
-    measured = [measure(loaded.config, count, options.steps, options.out.resolve()) for count in counts]
+    out = options.out.resolve()
+    measured = [measure(loaded.config, count, options.steps, out) for count in options.processes]
     sys.stdout.write(lines(measured))
     return 0
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from backend.base.errors import Refused
 from backend.base.files import atomic_path, write_atomic
+from backend.dataset.items import count_of
 from backend.models.common.tensor_file import Stored, write_tensors
 from backend.optimizers import ema
 from backend.optimizers.trained_weights import TrainedWeights
@@ -204,8 +205,8 @@ def _compare(saved: dict[str, Any], now: Fingerprint, warn: Callable[[str], obje
     processes = saved.get("processes", 1)
     if processes != now.processes:
         warn(
-            f"The run was trained by {processes} processes when it stopped, and by {now.processes} now: where a step "
-            "has as many images, it continues with the same batches, but not with the same last bits."
+            f"The run was trained by {count_of(processes, 'process')} when it stopped, and by {now.processes} now: "
+            "where a step has as many images, it continues with the same batches, but not with the same last bits."
         )
     # states of before there was a choice have none
     if saved.get("base", current["base"]) != current["base"]:

@@ -61,9 +61,10 @@ from backend.training.save_check import save_problems
 log = logging.getLogger(__name__)
 
 
-def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
+def gather(cfg: Config, events: EventWriter, requests: Requests, only_trains: bool = False) -> Inputs:
     """Check the base model, scan and plan, try the settings, and see that the model fits.
 
+    only_trains: this is not the run's first process, and leaves the run's folder alone.
     Refused with every problem of a stage at once. StopRequested when a stop is requested in the middle.
     """
     family = load_family(cfg.model.family)
@@ -117,7 +118,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests) -> Inputs:
         base_weights=base_weights,
     )
     inputs = replace(inputs, swapped=_swapped(inputs, empty))
-    inputs = replace(inputs, expected=_expect(inputs, events))
+    inputs = replace(inputs, expected=_expect(inputs, None if only_trains else events))
     if inputs.tiled_encode:
         inputs = replace(inputs, latents=_latent_cache(cfg, dtype, tiled=True))
     return inputs
@@ -296,8 +297,11 @@ def _latent_cache(cfg: Config, dtype: torch.dtype, tiled: bool) -> LatentCache:
     return LatentCache(cache_folder(cfg), made_by, dtype, cfg.dataset.transparency)
 
 
-def _expect(inputs: Inputs, events: EventWriter) -> ExpectedMemory | None:
-    """The estimate of the run's memory, written down; Refused when weights alone are more than the GPU has."""
+def _expect(inputs: Inputs, events: EventWriter | None) -> ExpectedMemory | None:
+    """The estimate of the run's memory, written down where `events` are given.
+
+    Refused when weights alone are more than the GPU has.
+    """
     cfg, plan = inputs.cfg, inputs.plan
     work = replace(
         work_of(cfg, plan),
@@ -306,6 +310,7 @@ def _expect(inputs: Inputs, events: EventWriter) -> ExpectedMemory | None:
     )
     expected = ExpectedMemory.of(cfg, work, inputs.device)
     if expected is not None:
-        expected.write(events)
+        if events is not None:
+            expected.write(events)
         expected.refuse_if_too_large()
     return expected

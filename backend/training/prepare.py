@@ -22,7 +22,7 @@ from backend.base.errors import Refused
 from backend.compile.warm_up import CompilerWarmUp
 from backend.config.experts import sides_of, turns_of
 from backend.config.layer_patterns import layers_digest
-from backend.config.schema import Config
+from backend.config.schema import Config, with_values
 from backend.config.sections.training import TrainingSection
 from backend.latents.identity import base_weights_identity
 from backend.lora import loraplus
@@ -118,9 +118,11 @@ def _start_others(context: RunContext, inputs: Inputs, gpus: str | None) -> Othe
     """The other processes; they end with `context.stack`, and the run with the first of them that ends too early."""
     ranks = context.ranks
     if inputs.device.type == "cpu":
-        text = f"num_processes is {ranks.count}, and there is no GPU: the processes share the cores of this machine"
+        text = f"num_processes is {ranks.count}, and there is no GPU: the processes share the cores of this machine."
         _warn(context.events, text, "Set num_processes to 1.")
-    others = Others(context.run, inputs.cfg, gpus)
+    # what auto became by this GPU's free memory: in tiles or not decides which files of the cache are read
+    tiling = {"memory.vae_tiling": "on" if inputs.tiled_encode else "off"}
+    others = Others(context.run, with_values(inputs.cfg, tiling), gpus)
     context.stack.callback(others.end)
     context.stack.callback(ranks.leave)
     ranks.failure, others.on_failure = others.failure, ranks.break_off
@@ -137,7 +139,9 @@ def load(context: RunContext, inputs: Inputs, store: str, state: Path | None) ->
         trainable = load_trainable(inputs, accelerator, context.events, context.stack)
     context.requests.check()
     fingerprint = _fingerprint(inputs, trainable)
-    context.ranks.join(store, inputs.device, repr(fingerprint), context.requests.check)
+    formats = str(inputs.dtype).removeprefix("torch.")
+    arithmetic = f"on {inputs.device.type} in {formats}, mixed precision {inputs.precision}"
+    context.ranks.join(store, inputs.device, repr(fingerprint), arithmetic, context.requests.check)
     position = Position()
     if state is not None:
         parts, warn = trainable.parts(accelerator), partial(_warn, context.events)

@@ -106,7 +106,7 @@ def _wandb(run: Run, cfg: Config) -> list[_Tracker]:
         tracker = WandBTracker(
             cfg.logging.wandb_project,
             name=cfg.logging.wandb_run_name or name,
-            id=re.sub(r"[^A-Za-z0-9._-]", "-", name)[:120],
+            id=re.sub(r"[^A-Za-z0-9._-]", "-", name)[-120:],
             entity=cfg.logging.wandb_entity,
             dir=str(run.path),
             settings=_settings(),
@@ -134,6 +134,10 @@ def _settings() -> Any:
         "save_code": False,
         "disable_code": True,
         "disable_git": True,
+        # names of computer and person, the command, its folder, what is installed
+        "x_disable_meta": True,
+        "x_disable_machine_info": True,
+        "x_save_requirements": False,
         "init_timeout": float(_WAIT_S),
         "finish_timeout": float(_WAIT_S),
         "finish_timeout_raises": True,

@@ -40,9 +40,9 @@ def test_every_text_is_translated_and_none_is_left_over(every: tuple[dict[str, s
 def test_faults_are_told_and_entries_follow_the_texts(every: tuple[dict[str, str], dict[str, str]]) -> None:
     page = {"Save {1}": "a.js:1", "Loss": "b.js:2"}
     old = catalogue.Catalogue("xx", "X", texts={"Save {1}": "{2}!", "Lost": "V"}, counts={"run": {"one": "{n} L"}})
-    told = "\n".join(faults(old, page, {"image": "c.js:3"}))
+    sentences = "\n".join(faults(old, page, {"image": "c.js:3"}))
     for words in ("lacks 'Loss' (b.js:2)", "'Lost', which is nowhere", "different values", "noun 'image'", "'run'"):
-        assert words in told
+        assert words in sentences
     fresh, lines = updated(old, page, {"image": "c.js:3"})
     assert fresh.texts == {"Save {1}": "{2}!", "Loss": ""} and fresh.counts == {"image": {"one": ""}}
     assert "+ Loss" in lines and "    before: V" in lines and "- Lost" in lines

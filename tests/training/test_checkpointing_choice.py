@@ -8,21 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from backend.config import presets
-from backend.config.checkpointing import may_keep_attention
+from backend.config.checkpointing import checkpointing_of, may_keep_attention
 from backend.config.schema import Config, with_values
 from backend.plan.memory.changes import LESS_VRAM
+from backend.plan.memory.machine import Gpu
+from backend.plan.memory.nearest import Search
 from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import headline
 from backend.plan.memory.settings import MemorySettings, memory_settings
+from backend.plan.memory.work import RunWork
+from backend.runs.control import Control
 from backend.runs.events import EventWriter
 from backend.runs.folder import Run
 from backend.training import prepare
 from backend.training.checkpointing_choice import with_checkpointing
+from backend.training.expected_memory import ExpectedMemory
+from backend.training.inputs import Inputs
+from backend.training.requests import Requests, StopRequested
 from backend.training.run_context import RunContext
 from tests.tiny.event_lines import event_lines
 from tests.tiny.full_size import full_size
+from tests.tiny.training import family_config
 
 KIND = "memory.checkpointing_kind"
 
@@ -67,23 +76,31 @@ def test_auto_keeps_attention_where_there_is_room_and_says_so(wan: Config) -> No
     assert {KIND: "block"} in offered, "what auto would not choose again"
 
 
-def test_a_run_is_prepared_with_the_choice(wan: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What loads and compiles the model reads the settings of the inputs; there the choice must be by then."""
-    start: Any = Start(cfg=wan, resolved_memory=memory_settings(wan, on_gpu=True).keeping_attention())
+def test_a_run_is_prepared_with_the_choice(
+    tiny_wan: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the room of a GPU that is only named; what loads the model reads the settings with the choice."""
+
+    def of(cfg: Config, work: RunWork, device: torch.device) -> ExpectedMemory:
+        search = Search(cfg, work, Gpu("a large one", 48 << 30, 48 << 30, real=False))
+        estimate = search.after({})
+        assert estimate is not None
+        return ExpectedMemory(search=search, estimate=estimate)
+
+    def encode(inputs: Inputs, *rest: object) -> None:
+        seen.append((inputs.cfg.memory.checkpointing_kind, checkpointing_of(inputs.cfg)))
+        raise StopRequested
+
     seen: list[Any] = []
-
-    def encode(inputs: Any, *rest: object) -> None:
-        seen.append(inputs.cfg.memory.checkpointing_kind)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(prepare, "warmed_compiler", lambda cfg: None)
-    monkeypatch.setattr(prepare, "gather", lambda *_: start)
-    monkeypatch.setattr(prepare, "with_products", lambda context, inputs, resumed: inputs)
+    monkeypatch.setattr(ExpectedMemory, "of", of)
     monkeypatch.setattr(prepare, "encode", encode)
-    run = Run.create_empty(tmp_path, "toy")
-    with pytest.raises(KeyboardInterrupt), ExitStack() as stack:
-        prepare.prepare(run, wan, EventWriter(run), None, False, stack)
-    assert seen == ["attention"]
+    compiled = {"compile": True, "compile_backend": "aot_eager_decomp_partition", "compile_cache_dir": str(tmp_path)}
+    checkpointed = {"training": {"gradient_checkpointing": True}}
+    cfg = family_config("wan", tiny_wan, image_folder, tmp_path, compile=compiled, **checkpointed)
+    run = Run.create(cfg)
+    with pytest.raises(StopRequested), ExitStack() as stack:
+        prepare.prepare(run, cfg, EventWriter(run), Requests(Control(run)), False, stack)
+    assert seen == [("attention", "attention")] and run.record()["checkpointing"] == "attention"
 
 
 def test_a_resume_keeps_what_the_run_began_with(wan: Config, tmp_path: Path) -> None:

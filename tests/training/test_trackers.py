@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -39,5 +40,6 @@ def test_numbers_of_a_run_are_written_for_weights_and_biases(
         (record,) = run.path.glob("wandb/*run-*/*.wandb")
         content = record.read_bytes()
         assert all(word in content for word in (b"foxes", b"the name", b"den", b"loss")) or mode == "online"
+        assert Path(sys.executable).name.encode() not in content, "nothing of how and where it was started"
         assert not any(KEY.encode() in file.read_bytes() for file in run.path.rglob("*") if file.is_file())
     assert "Training continues without it" in caplog.text

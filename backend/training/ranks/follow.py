@@ -50,7 +50,7 @@ def follow(run: Run, cfg: Config, rank: int, go: Go, stack: ExitStack) -> None:
     seed(cfg.training)
     cache = cache_folder(cfg.compile)
     compiler = warmed_compiler(cfg)
-    inputs = replace(gather(cfg, events, requests), product_way=go.products)
+    inputs = replace(gather(cfg, events, requests, only_trains=True), product_way=go.products)
     loaded = load(context, inputs, go.store, None if go.state is None else Path(go.state))
     trainer = ready(context, inputs, loaded, compiler, cache, metrics=None)
     try:

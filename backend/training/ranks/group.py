@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import sys
@@ -58,11 +59,14 @@ class Ranks:
         """Whether this process is the run's."""
         return self.rank == 0
 
-    def join(self, file: str, device: torch.device, identity: str, check: Callable[[], object]) -> None:
+    def join(
+        self, file: str, device: torch.device, identity: str, arithmetic: str, check: Callable[[], object]
+    ) -> None:
         """Wait until all are ready to train, and connect them.
 
-        file: of the first process's making, in which they find each other. identity: of what this process trains;
-        Failed where it differs between them. check: called while it waits.
+        file: of the first process's making, in which they find each other. identity: of what this process trains.
+        arithmetic: device and number formats in words. Failed where one of the two differs between them. check: called
+        while it waits.
         """
         if self.count == 1:
             return
@@ -70,14 +74,19 @@ class Ranks:
         if sys.platform in _LOOPBACK:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])
         store = dist.FileStore(file, self.count)
-        own = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
-        store.set(f"ready {self.rank}", own)
+        own = [hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest(), arithmetic]
+        store.set(f"ready {self.rank}", json.dumps(own))
         for other in range(self.count):
             while not store.check([f"ready {other}"]):
                 check()
                 self._raise_failure()
                 time.sleep(_LOOK_S)
-            if store.get(f"ready {other}").decode() != own:
+            digest, computes = json.loads(store.get(f"ready {other}"))
+            if computes != arithmetic:
+                text = f"Process {other} computes {computes}, and process {self.rank} {arithmetic}."
+                remedy = "Choose GPUs of one kind with CUDA_VISIBLE_DEVICES, or set num_processes to 1."
+                raise Failed(text, remedy)
+            if digest != own[0]:
                 text = f"Process {other} has other pictures or another base model than process {self.rank}."
                 raise Failed(text, "Leave the files alone while a run starts, and start again.")
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.count, timeout=_PATIENCE)
