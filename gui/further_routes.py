@@ -9,6 +9,7 @@ from fastapi import APIRouter, HTTPException
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
+from backend.base.errors import Refused
 from backend.plan.further import LOST, Further, Wish, from_file_changes, plan_further, standing_of
 from backend.runs import supervise
 from backend.runs.comparison import settings_of
@@ -20,21 +21,25 @@ from gui import plots
 from gui.run_routes import Name, answer, or_refusal
 from gui.run_store import RunStore
 
-_MOST_STEPS = 10**9
-
 
 class Asked(BaseModel):
     """What a person asks for: the length of the whole run, and how the learning rate continues."""
 
     run: Annotated[str, Field(max_length=300)]
-    steps: Annotated[int, Field(ge=1, le=_MOST_STEPS)] | None = None
-    epochs: Annotated[int, Field(ge=1, le=_MOST_STEPS)] | None = None
+    steps: int | None = None
+    epochs: int | None = None
     schedule: Literal["stretch", "constant"] = "stretch"
-    learning_rate: Annotated[float, Field(gt=0, le=1000)] | None = None
+    learning_rate: Annotated[str, Field(max_length=40)] = ""
+    """As it was typed; empty for that of the run."""
 
     def wish(self) -> Wish:
-        """The same for the plan."""
-        return Wish(steps=self.steps, epochs=self.epochs, schedule=self.schedule, learning_rate=self.learning_rate)
+        """The same for the plan. Refused where the rate is no number."""
+        try:
+            rate = float(self.learning_rate) if self.learning_rate.strip() else None
+        except ValueError:
+            text = f"the learning rate {self.learning_rate!r} is no number"
+            raise Refused(text, "Write it like 0.0001 or 1e-4.") from None
+        return Wish(steps=self.steps, epochs=self.epochs, schedule=self.schedule, learning_rate=rate)
 
 
 def routes(store: RunStore, preview: PreviewFolder) -> APIRouter:

@@ -151,7 +151,7 @@ def compared(views: list[RunView], width: int) -> dict[str, Any]:
     for view in views:
         status, (facts, _) = view.status(), view.facts()
         line, summary = curve(view.run, width), summarise(view.run)
-        outcomes.append(comparison.Outcome(steps=status["step"], elapsed_s=status["elapsed_s"], summary=summary))
+        outcomes.append(comparison.Outcome(steps=status["step"], trained_s=line.trained, summary=summary))
         held_out = summary.held_out
         runs.append(
             {

@@ -186,7 +186,7 @@ const cardOf = (run) => {
   const key = JSON.stringify(run);
   const known = cards.get(run.name);
   // A card in which somebody writes stays as it is.
-  if (known && (known.key === key || known.node.querySelector("[data-editing]"))) return known.node;
+  if (known && (known.key === key || isWritten(known.node))) return known.node;
   const node = runCard(run, { marked: marked.has(run.name), mark, remove, onsaved: afresh, ontag: searchTag });
   const focus = known?.node.contains(document.activeElement) ? focusMark(document.activeElement) : null;
   if (known) known.node.replaceWith(node);
@@ -194,6 +194,10 @@ const cardOf = (run) => {
   const again = focus && node.querySelector(focus);
   if (again instanceof HTMLElement) again.focus();
   return node;
+};
+const isWritten = (node) => {
+  const tag = node.querySelector(".add-tag");
+  return Boolean(node.querySelector("[data-editing]") || (tag instanceof HTMLInputElement && tag.value));
 };
 const focusMark = (field) =>
   [".add-tag", ".edit-notes", ".compare-check input"].find((selector) => field.matches(selector)) || null;

@@ -25,7 +25,7 @@ let panel = null;
 /** @type {Comparison | null} */
 let shown = null;
 let timer = 0;
-const view = { by: "steps", smoothing: 90, key: "" };
+const view = { by: "steps", smoothing: 90, key: "", sample: "" };
 
 export const comparisonPanel = () => {
   clearTimeout(timer);
@@ -211,7 +211,14 @@ const samples = () => {
   const strip = el("div", { class: "compared-samples" });
   const choice = el(
     "select",
-    { id: "compare-sample", onchange: () => show(Number(choice.value)) },
+    {
+      id: "compare-sample",
+      onchange: () => {
+        const at = Number(choice.value);
+        view.sample = columns[at].prompt;
+        show(at);
+      },
+    },
     columns.map((column, at) => el("option", { value: String(at) }, column.prompt.slice(0, 100))),
   );
   const show = (at) =>
@@ -228,7 +235,13 @@ const samples = () => {
         );
       }),
     );
-  show(0);
+  // of a run at work all is drawn again every few seconds
+  const at = Math.max(
+    0,
+    columns.findIndex((column) => column.prompt === view.sample),
+  );
+  choice.value = String(at);
+  show(at);
   const wipe = new PreviewWipe(
     (row, column) => columns[column]?.files[row] && `${runs[row].name}/${columns[column].files[row]}`,
     (name) => samplePicture(...splitFile(name)),
@@ -239,6 +252,7 @@ const samples = () => {
 };
 
 const draw = () => {
+  const focused = panel.contains(document.activeElement) ? document.activeElement.id : "";
   panel.hidden = false;
   fill(
     panel,
@@ -253,4 +267,5 @@ const draw = () => {
     rowsTable("Settings that differ", shown.settings, "The settings of these runs are the same."),
     samples(),
   );
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 };

@@ -72,12 +72,11 @@ const fromFile = (run, standing) => {
 // ---- with one --------------------------------------------------------------------------------------------------
 const wishOf = (run, ui) => {
   const length = Number(ui.length.value);
-  const rate = ui.rate.value.trim();
   return {
     run,
     [ui.unit.value]: Number.isInteger(length) && length > 0 ? length : null,
     schedule: ui.schedules.find((radio) => radio.checked).value,
-    ...(rate ? { learning_rate: Number(rate) } : {}),
+    learning_rate: ui.rate.value.trim(),
   };
 };
 
@@ -164,6 +163,7 @@ const furtherForm = (run, standing) => {
       pollRuns();
     } catch (error) {
       fill(sentences, el("p", { class: "warning" }, error.message));
+      start.disabled = false;
     }
   };
   const ui = inputs(standing, changed);

@@ -64,8 +64,8 @@ class Outcome:
     """What a run came to: `Summary`, with what its status says."""
 
     steps: int
-    elapsed_s: float | None
-    """Seconds that its newest process took."""
+    trained_s: float | None
+    """Seconds of training, of all its processes."""
     summary: Summary
 
 
@@ -75,7 +75,7 @@ def results(outcomes: Sequence[Outcome]) -> list[Row]:
         _row("Steps", outcomes, lambda each: f"{each.steps:,}"),
         _row("Final held-out loss", outcomes, lambda each: _point(each.summary.final)),
         _row("Best held-out loss", outcomes, lambda each: _point(each.summary.best), _lowest_loss),
-        _row("Time", outcomes, lambda each: "" if each.elapsed_s is None else spoken(each.elapsed_s)),
+        _row("Time of training", outcomes, lambda each: "" if not each.trained_s else spoken(each.trained_s)),
     ]
     numbers: list[tuple[str, Callable[[Summary], float | None], Callable[[float], str], bool]] = [
         ("Seconds a step", lambda summary: summary.s_per_step, lambda value: f"{value:.3g} s", True),

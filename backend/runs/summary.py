@@ -26,6 +26,11 @@ class Curve:
     rates: list[float | None] = field(default_factory=list)
     """The learning rate."""
 
+    @property
+    def trained(self) -> float | None:
+        """Seconds of training until its last step; None before the first."""
+        return self.seconds[-1] if self.seconds else None
+
     def seconds_at(self, step: int) -> float:
         """When a step ended; the nearest known time where it is not on the curve."""
         if not self.steps:

@@ -170,7 +170,7 @@ def find_tag_and_compare(page: Page, run: Run, other: Run) -> None:
     tag = card.get_by_placeholder("Add tag")
     tag.fill("first try")
     tag.press("Enter")
-    wait_for(lambda: read_notes(run).tags == ("first try",), 20)
+    wait_for(lambda: read_notes(run).tags == ("first try",), 60)
     expect(card.locator(".run-tag")).to_contain_text("#first try")
     page.locator("h2").first.click()
     page.keyboard.press("/")

@@ -98,7 +98,7 @@ def test_what_follows_is_shown_before_the_start(page: Page) -> None:
     total = demo.training.max_train_steps or 0
     events = EventWriter(run)
     events.write(StepTotalEvent(total=total))
-    events.write(PlanEvent(steps={"batches_per_epoch": 50, "accumulation": 2}))
+    events.write(PlanEvent(steps={"batches_per_epoch": 100, "accumulation": 2, "processes": 2}))
     keep_state(run.state_dir, f"step-{total:08d}", lambda where: (where / POSITION).write_text("{}"))
     run.finish("done", step=total)
     standing = page.client.get("/further", params={"run": run.name}).json()
@@ -108,11 +108,13 @@ def test_what_follows_is_shown_before_the_start(page: Page) -> None:
         answer = page.client.post("/further/plan", json={"run": run.name, **asked})
         return answer.status_code, answer.json()
 
-    code, shown = plan(steps=total * 2, schedule="constant", learning_rate=0.0123)
+    code, shown = plan(steps=total * 2, schedule="constant", learning_rate="0.0123")
     assert (code, shown["total"]) == (200, total * 2) and "0.0123 from here" in " ".join(shown["sentences"])
     assert "<polyline" in shown["svg"] and f"continues after step {total:,}" in shown["svg"]
     assert plan(epochs=1000)[1]["total"] == 25_000
-    for asked, words in (({"steps": total}, "already"), ({}, "not given"), ({"steps": 9, "epochs": 9}, "given twice")):
+    wrong: list[tuple[dict[str, object], str]] = [({"steps": total}, "already"), ({}, "not given")]
+    wrong += [({"steps": 9, "epochs": 9}, "given twice"), ({"steps": 2 * total, "learning_rate": "0,1"}, "no number")]
+    for asked, words in wrong:
         code, refused = plan(**asked)
         assert code == 422 and words in refused["detail"]
     assert load(run.config_path).config == demo

@@ -12,7 +12,7 @@ from rich.text import Text
 from backend.config.schema import Config, by_path, get
 from backend.plan.finish.machine import device_words
 from backend.plan.memory.report import gigabytes, short_bytes
-from backend.plan.tune.trials import Trial, Tuned, block_classes, pareto
+from backend.plan.tune.trials import WORTH, Trial, Tuned, block_classes, pareto, peak_of
 from backend.runs.eta import spoken
 
 _STATES = {"does_not_fit": "does not fit", "out_of_memory": "out of memory", "failed": "failed"}
@@ -39,11 +39,10 @@ def caveats(tuned: Tuned) -> list[str]:
     best, lines = tuned.chosen, []
     if best is not None and best.changes:
         lines.append(f"What is learnt changes: {'; '.join(best.changes)}.")
-    front = [trial for trial in pareto(tuned.trials) if best is not None and trial.number != best.number]
-    if front:
-        low = front[-1]
-        peak = low.pace.peak if low.pace is not None else None
-        lines.append(f"Least memory: {low.name}, {gigabytes(peak or 0)}, {spoken(low.seconds)}.")
+    front = pareto(tuned.trials)
+    low, needed = (front[-1], peak_of(best)) if front and best is not None else (None, 0)
+    if low is not None and peak_of(low) < (1 - WORTH) * needed:
+        lines.append(f"Least memory: {low.name}, {gigabytes(peak_of(low))}, {spoken(low.seconds)}.")
     for each in block_classes(tuned.trials):
         gain = "" if each.speed_up is None else f", and makes a step {each.speed_up:.2f} times as fast"
         lines.append(f"Compiling {each.name} blocks takes {spoken(each.compiling)}{gain}.")

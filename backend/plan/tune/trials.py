@@ -93,13 +93,14 @@ def pareto(trials: Sequence[Trial]) -> list[Trial]:
     """Those than which none both ends sooner and needs less memory, soonest first."""
     front: list[Trial] = []
     known = [trial for trial in trials if trial.pace is not None and trial.pace.peak is not None and trial.ran]
-    for trial in sorted(known, key=lambda trial: (trial.seconds, _peak(trial))):
-        if not front or _peak(trial) < _peak(front[-1]):
+    for trial in sorted(known, key=lambda trial: (trial.seconds, peak_of(trial))):
+        if not front or peak_of(trial) < peak_of(front[-1]):
             front.append(trial)
     return front
 
 
-def _peak(trial: Trial) -> int:
+def peak_of(trial: Trial) -> int:
+    """Bytes that a trial used at most; 0 where that is not known."""
     return (trial.pace and trial.pace.peak) or 0
 
 

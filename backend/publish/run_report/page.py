@@ -73,7 +73,7 @@ class Page:
 
     def _results(self) -> str:
         facts = self.facts
-        outcome = Outcome(steps=facts.status.step, elapsed_s=facts.status.elapsed_s, summary=facts.summary)
+        outcome = Outcome(steps=facts.status.step, trained_s=facts.curve.trained, summary=facts.summary)
         rows = [(row.label, row.values[0]) for row in results([outcome])]
         return _section("Results", self._table((), rows))
 
