@@ -237,7 +237,7 @@ class PageScan:
     def page(self, number: int, order: Sequence[int] | None = None) -> dict[str, Any]:
         """One page of images with their captions. order: the numbers of all images, where they are sorted."""
         shown = range(len(self.items)) if order is None else order
-        pages = max(1, -(-len(self.items) // PAGE))
+        pages = max(1, -(-len(shown) // PAGE))
         number = min(max(0, number), pages - 1)
         first = number * PAGE
         return {

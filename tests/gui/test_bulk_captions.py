@@ -12,6 +12,7 @@ from backend.base.errors import Refused
 from backend.config.schema import Config
 from backend.dataset.caption_edits import Edit
 from backend.dataset.scan import scan_dataset
+from gui import dataset_scan
 from gui.bulk_captions import BulkCaptions, difference
 from gui.dataset_scan import PageScan
 from gui.image_filter import ImageFilter, ImageIndex
@@ -53,7 +54,7 @@ def names(scan: PageScan, numbers: list[int] | None) -> str:
     return "".join(scan.items[number].path.stem for number in numbers or ())
 
 
-def test_images_are_filtered_and_their_tags_counted(scan: PageScan) -> None:
+def test_images_are_filtered_and_their_tags_counted(scan: PageScan, monkeypatch: pytest.MonkeyPatch) -> None:
     index = ImageIndex(scan)
     for wanted, shown in (
         (ImageFilter(has=["cat"]), "abe"),
@@ -67,6 +68,10 @@ def test_images_are_filtered_and_their_tags_counted(scan: PageScan) -> None:
     ):
         assert names(scan, index.matching(wanted)) == shown, wanted
     assert index.matching(ImageFilter()) is None
+    # as many pages as the filtered images fill
+    monkeypatch.setattr(dataset_scan, "PAGE", 2)
+    assert [scan.page(0, shown)["pages"] for shown in (None, [1], [])] == [3, 1, 1]
+    monkeypatch.undo()
     assert index.tags(None, "")["tags"][:3] == [("zo", 5), ("cat", 3), ("tree", 2)]
     assert index.tags([0], "HAT") == {"tags": [("red hat", 1)], "of": 1}
     assert ["square", "Square", 2] in index.facets()["shape"]
