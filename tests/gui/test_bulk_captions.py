@@ -39,8 +39,7 @@ def scan(tmp_path: Path) -> PageScan:
     }
     cfg = Config.model_validate({"dataset": {**data, "min_bucket_size": 32, "bucket_step": 16}})
     scan = PageScan(tmp_path / "page")
-    scan._take(cfg, scan_dataset(cfg))
-    scan.number = 1
+    scan._take(cfg, scan_dataset(cfg), 1)
     return scan
 
 
@@ -75,6 +74,13 @@ def test_images_are_filtered_and_their_tags_counted(scan: PageScan, monkeypatch:
     assert index.tags(None, "")["tags"][:3] == [("zo", 5), ("cat", 3), ("tree", 2)]
     assert index.tags([0], "HAT") == {"tags": [("red hat", 1)], "of": 1}
     assert ["square", "Square", 2] in index.facets()["shape"]
+    # while the plan is made again, another tab looks at the images
+    buckets, dataset, plan = index.facets()["bucket"], scan._scan, dataset_scan.plans.for_page
+    assert buckets and scan._config is not None and dataset is not None
+    monkeypatch.setattr(dataset_scan.plans, "for_page", lambda *of: (index.facets(), plan(*of))[1])
+    scan._take(scan._config, dataset)
+    monkeypatch.undo()
+    assert index.facets()["bucket"] == buckets
     # what is cut off, as the plan's fit has it, and what is left out
     lists = {each["title"]: each["items"] for each in scan.result["lists"]} if scan.result else {}
     assert [row["name"] for row in lists["Left out"]] == ["broken.png"]
