@@ -75,7 +75,7 @@ class Blip2Reader(Reader):
             raise Refused(text, "Download the model again: its config.json now has image_token_index.", "model")
         prompt = [config.image_token_index] * config.num_query_tokens
         # T5 has no token for the start; its empty text is the end alone
-        start, end = config.text_config.bos_token_id, config.text_config.eos_token_id
+        start, end = getattr(config.text_config, "bos_token_id", None), config.text_config.eos_token_id
         prompt += self.tokenizer(self.asked)["input_ids"] if self.asked else [end if start is None else start]
         ids = torch.tensor([prompt] * len(images))
         pixels = self.images(list(images), return_tensors="pt")["pixel_values"]
