@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from backend.base.errors import Refused, WriteFailed
-from backend.dataset.caption_changes import CaptionChange, apply, texts_of, undo
+from backend.dataset.caption_changes import CaptionChange, apply, texts_of
 from backend.dataset.caption_edits import Edit
 from backend.dataset.caption_journal import Journal
 from backend.dataset.captions import BadCaption
 from backend.dataset.items import count_of
 from gui import messages
-from gui.caption_refresh import files_of, refresh
+from gui.caption_refresh import files_of, refresh, undo_on_page
 from gui.dataset_scan import PageScan
 
 log = logging.getLogger(__name__)
@@ -178,8 +178,7 @@ class BulkCaptions:
         """Undo changes of the journal in the background. Refused when other work runs."""
 
         def write(work: Work) -> str:
-            undone = undo(name, folder=self.folder, progress=work.count)
-            refresh(self.scan, undone.files)
+            undone = undo_on_page(self.scan, name, self.folder, work.count)
             left = f" {_left(len(undone.left))}" if undone.left else ""
             return f"{count_of(len(undone.files), 'file')} restored.{left}"
 

@@ -21,7 +21,7 @@ from backend.runs.captioning.proposals import Proposal, proposals
 from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Target, identity
 from backend.runs.captioning.targets import old_captions, targets_of
 from gui import messages
-from gui.caption_refresh import refresh
+from gui.caption_refresh import refresh, undo_on_page
 from gui.dataset_scan import PageScan
 from gui.jobs import Job
 
@@ -162,8 +162,7 @@ class CaptionJob:
 
     def undo(self, name: str) -> dict[str, Any]:
         """Put the files of an earlier write back."""
-        undone = caption_changes.undo(name, folder=self.journal)
-        refresh(self.scan, undone.files)
+        undone = undo_on_page(self.scan, name, self.journal)
         return {"files": len(undone.files), "changed": [str(path) for path in undone.left]}
 
     def _offered(self) -> list[Proposal | Refused]:

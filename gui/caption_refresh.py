@@ -8,6 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from backend.base.errors import WriteFailed
+from backend.dataset.caption_changes import Progress, Undone, undo
+from backend.dataset.caption_journal import Journal
 from backend.dataset.caption_sources import CaptionTable, read_captions, read_table
 from backend.dataset.captions import BadCaption
 from backend.dataset.items import Item
@@ -33,6 +36,17 @@ def refresh(scan: PageScan, changed: Collection[Path]) -> None:
         places = [*places, item.row.path] if item.row is not None else places
         if any(str(place) in wanted or os.path.realpath(place) in wanted for place in places):
             reread(scan, index, tables)
+
+
+def undo_on_page(scan: PageScan, name: str, folder: Path | None, progress: Progress | None = None) -> Undone:
+    """`caption_changes.undo`, and what `scan` shows of the files that it restored, also where it could not do all."""
+    try:
+        undone = undo(name, folder=folder, progress=progress)
+    except WriteFailed:
+        refresh(scan, {kept.path for kept in Journal.at(folder).read(name)})
+        raise
+    refresh(scan, undone.files)
+    return undone
 
 
 def reread(scan: PageScan, index: int, tables: dict[Path, CaptionTable | None]) -> None:

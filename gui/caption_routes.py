@@ -26,7 +26,8 @@ _LONGEST = 20_000
 def routes(scan: PageScan, store: RunStore, preview: PreviewFolder, folder: Path) -> APIRouter:
     """The routes of this module. folder: of the page's own files. The browser gives numbers of images, never paths."""
     router = APIRouter()
-    job = CaptionJob(scan, folder)
+    # one journal for all changes on the page: its newest is what Undo on the Dataset tab offers
+    job = CaptionJob(scan, folder, scan.folder / "caption_changes")
 
     @router.post("/captioning/model")
     def model(options: CaptionOptions) -> Response:

@@ -107,8 +107,7 @@ class PageScan:
                 ]
                 return False
             self._written = {}
-            self._take(config, DatasetScan.from_dict(output["dataset"]))
-            self.number = self.job.number
+            self._take(config, DatasetScan.from_dict(output["dataset"]), self.job.number)
             return True
 
         arguments = ["--config", str(path), "--json", "--progress"]
@@ -237,7 +236,7 @@ class PageScan:
     def page(self, number: int, order: Sequence[int] | None = None) -> dict[str, Any]:
         """One page of images with their captions. order: the numbers of all images, where they are sorted."""
         shown = range(len(self.items)) if order is None else order
-        pages = max(1, -(-len(self.items) // PAGE))
+        pages = max(1, -(-len(shown) // PAGE))
         number = min(max(0, number), pages - 1)
         first = number * PAGE
         return {
@@ -281,15 +280,17 @@ class PageScan:
         clip = None if item.window is None else self._clips.get(item.path)
         return None if clip is None else clip_strips.clip_facts(clip)
 
-    def _take(self, config: Config, scan: DatasetScan) -> None:
+    def _take(self, config: Config, scan: DatasetScan, number: int | None = None) -> None:
+        """Take over a scan and make its plan. number: of another scan; None: the same one, planned again."""
         trained = clip_strips.one_of_each_clip(scan.train.items)
         held_out = [item for folder in scan.validation.values() for item in clip_strips.one_of_each_clip(folder.items)]
         every = [*trained, *held_out]
+        # the plan takes seconds: a browser that still shows the scan of before must not name images of this one
+        self.number = self.number if number is None else number
         self.items, self.trained = [self._written.get(item.path, item) for item in every], len(trained)
         self._clips = {Path(clip.path): clip for part in (scan.train, *scan.validation.values()) for clip in part.clips}
         self._config, self._scan, self._work = config, scan, None
         self._specs = [*folder_specs(config), *validation_specs(config)]
-        self.edition += 1
         problems = [messages.finding_facts(finding) for finding in scan.findings]
         counts = {
             "images": sum(1 for item in trained if item.window is None),
@@ -301,20 +302,25 @@ class PageScan:
             "ignored": sum(scan.train.ignored.values()),
         }
         self._buckets, self._fits, self._never = {}, {}, frozenset()
-        lists = _left_out(scan)
-        self.result = {"counts": counts, "problems": problems} | _NO_PLAN | {"lists": lists}
-        if not scan.train.items:
-            return
+        self.result = {"counts": counts, "problems": problems} | _NO_PLAN | {"lists": _left_out(scan)}
+        if scan.train.items:
+            self._plan(config, scan)
+        # not before: what filters keep of the images has their buckets
+        self.edition += 1
+
+    def _plan(self, config: Config, scan: DatasetScan) -> None:
+        result = self.result
+        assert result is not None
         planned = plans.for_page(config, scan)
         self._buckets, self._fits = planned.pop("bucket_of"), planned.pop("fit_of")
         self._never = planned.pop("never")
         bars = planned.pop("bars")
         advice = planned.pop("findings")
-        self.result |= {
-            "problems": [*problems, *advice],
+        self.result = result | {
+            "problems": [*result["problems"], *advice],
             "histogram": plots.histogram(bars, "Images in each bucket"),
             **planned,
-            "lists": [*lists, *planned["lists"]],
+            "lists": [*result["lists"], *planned["lists"]],
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,8 @@ class ImageIndex:
         self._made_of: tuple[int, int] | None = None
         self._items: list[Item] = []
         self._entries: list[_Entry] = []
+        # a page asks for images and tags at once, and several tabs may
+        self._lock = threading.Lock()
 
     def matching(self, wanted: ImageFilter) -> list[int] | None:
         """The numbers of the images; None where nothing is filtered."""
@@ -102,6 +105,10 @@ class ImageIndex:
         return {"tags": rows[:_MOST_TAGS], "of": len(rows)}
 
     def _all(self) -> list[_Entry]:
+        with self._lock:
+            return self._renewed()
+
+    def _renewed(self) -> list[_Entry]:
         scan = self._scan
         state, items = (scan.number, scan.edition), list(scan.items)
         if self._made_of != state or len(items) != len(self._items):

@@ -81,7 +81,9 @@ class Captioner:
         """Tokens that still fit into the places that the language model has, at least 1."""
         config = self.network.config.get_text_config(decoder=True)
         prompt = 0 if config.is_encoder_decoder or "input_ids" not in inputs else inputs["input_ids"].shape[1]
-        return max(1, config.max_position_embeddings - prompt - _MARKS)
+        # T5, of some BLIP-2, has relative positions: any length has a place
+        places = getattr(config, "max_position_embeddings", None)
+        return self.tokens if places is None else max(1, places - prompt - _MARKS)
 
 
 def _load(model: CaptionModel, options: CaptionOptions, device: torch.device) -> PreTrainedModel:

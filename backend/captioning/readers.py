@@ -74,7 +74,9 @@ class Blip2Reader(Reader):
             text = "this BLIP-2 folder is of before transformers 4.46, and names no token for the image"
             raise Refused(text, "Download the model again: its config.json now has image_token_index.", "model")
         prompt = [config.image_token_index] * config.num_query_tokens
-        prompt += self.tokenizer(self.asked)["input_ids"] if self.asked else [config.text_config.bos_token_id]
+        # T5 has no token for the start; its empty text is the end alone
+        start, end = getattr(config.text_config, "bos_token_id", None), config.text_config.eos_token_id
+        prompt += self.tokenizer(self.asked)["input_ids"] if self.asked else [end if start is None else start]
         ids = torch.tensor([prompt] * len(images))
         pixels = self.images(list(images), return_tensors="pt")["pixel_values"]
         return {"pixel_values": pixels, "input_ids": ids, "attention_mask": torch.ones_like(ids)}

@@ -6,6 +6,7 @@ crash cut off can be undone as whole ones can, also after the page was closed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.base.errors import Refused, WriteFailed
-from backend.base.files import write_atomic
+from backend.base.files import remove_abandoned, write_atomic
 from backend.config.endings import CLIPS, PICTURES, UNREAD_PICTURES, WEIGHTS
 from backend.dataset import captions
 from backend.dataset.caption_journal import Journal, Kept
@@ -149,12 +150,24 @@ def undo(name: str, *, folder: Path | None = None, progress: Progress | None = N
     """Put the files of earlier changes back, byte by byte, and remove those that they made.
 
     A file that was changed since is left as it is and named in the answer. Refused when the changes are not known (any
-    more), WriteFailed when a file can't be written; the rest can be undone by another call then.
+    more). WriteFailed when files can't be read or written: all others are restored, and another call tries these again.
     """
     journal = Journal.at(folder)
     with journal.locked():
         files = journal.read(name)
-        left = _left_by(_restore, files, progress)
+        failed: list[tuple[Path, Exception]] = []
+
+        def restore(kept: Kept) -> bool:
+            try:
+                return _restore(kept)
+            except (OSError, WriteFailed) as error:
+                failed.append((kept.path, error))
+                return True
+
+        left = _left_by(restore, files, progress)
+        if failed:
+            raise _not_restored(failed)
+        _remove_abandoned(kept.path.parent for kept in files)
         journal.end(name, "undone")
     left_paths = frozenset(left)
     return Undone(tuple(kept.path for kept in files if kept.path not in left_paths), tuple(left))
@@ -205,7 +218,8 @@ def _bytes_after(path: Path, data: bytes | None, changes: list[CaptionChange]) -
         return None
     if path.suffix.lower() == ".json":
         lines = change.after.split("\n")
-        return edit_json("{}" if data is None else captions.decode_whole(data)[0], lines).encode()
+        text = edit_json("{}" if data is None else captions.decode_whole(data)[0], lines)
+        return _with_bom(data, text)
     return _text_after(data, change.after)
 
 
@@ -217,7 +231,12 @@ def _text_after(data: bytes | None, caption: str) -> bytes:
     if b"\r\n" in data:
         text = text.replace("\n", "\r\n")
     last = re.search(rb"\r?\n\Z", data)
-    return (_BOM if data.startswith(_BOM) else b"") + text.encode() + (last[0] if last else b"")
+    return _with_bom(data, text) + (last[0] if last else b"")
+
+
+def _with_bom(before: bytes | None, text: str) -> bytes:
+    """`text` in UTF-8, with the mark at its start that the file had."""
+    return (_BOM if before is not None and before.startswith(_BOM) else b"") + text.encode()
 
 
 def _table_after(path: Path, data: bytes | None, rows: dict[str, CaptionChange]) -> bytes:
@@ -228,7 +247,7 @@ def _table_after(path: Path, data: bytes | None, rows: dict[str, CaptionChange])
     text = edit_table(path.suffix.lower(), _table_text(data), edits)
     if any(edits.before.get(name) != before for name, (before, _) in split.items()):
         raise _Stale
-    return (_BOM if data.startswith(_BOM) else b"") + text.encode()
+    return _with_bom(data, text)
 
 
 def _lines(caption: str | None) -> tuple[str, ...]:
@@ -283,11 +302,31 @@ def _write(kept: Kept) -> bool:
 
 def _restore(kept: Kept) -> bool:
     """Give a file its earlier bytes; False when it holds neither these nor those that were written."""
-    now = _bytes_at(kept.path)
+    try:
+        now = _bytes_at(kept.path)
+    except BadCaption:
+        # a folder by now, say
+        return False
     if now == kept.after != kept.before:
         _set(kept.path, kept.before)
         return True
     return now == kept.before
+
+
+def _not_restored(failed: Sequence[tuple[Path, Exception]]) -> WriteFailed:
+    names = name_files(sorted(str(path) for path, _ in failed))
+    first = failed[0][1]
+    why = (first.strerror or str(first)) if isinstance(first, OSError) else str(first)
+    remedy = "All other files are restored. When these can be written, undo the changes again."
+    return WriteFailed(f"{count_of(len(failed), 'caption file')} can't be restored: {names}. {why}", remedy)
+
+
+def _remove_abandoned(folders: Iterable[Path]) -> None:
+    """Remove what a crash left half-written beside captions."""
+    for folder in set(folders):
+        with contextlib.suppress(OSError):
+            if any(path.name.endswith(".part") for path in folder.iterdir()):
+                remove_abandoned(folder)
 
 
 def _set(path: Path, data: bytes | None) -> None:

@@ -76,7 +76,9 @@ def _with_texts(row: Any, texts: list[str]) -> Any:
         return texts[0] if len(texts) == 1 else ""
     caption, tags = _column(row, CAPTION), _column(row, TAGS)
     if tags is None:
-        return {**row, caption or CAPTION[0]: _alike(row.get(caption or ""), texts)}
+        key = caption or _empty_column(row)
+        words = key in row and str(key).lower() in TAGS and len(texts) < 2
+        return {**row, key: _tags(row[key], "".join(texts)) if words else _alike(row.get(key), texts)}
     words = ", ".join(captions_of({TAGS[0]: row[tags]}))
     if caption is None:
         return {**row, tags: _tags(row[tags], texts[0] if texts else "")}
@@ -94,6 +96,12 @@ def _column(row: Mapping[Any, Any], names: Sequence[str]) -> Any | None:
     keys = {str(key).lower(): key for key in row}
     filled = (keys[name] for name in names if name in keys and captions_of({CAPTION[0]: row[keys[name]]}))
     return next(filled, None)
+
+
+def _empty_column(row: Mapping[Any, Any]) -> Any:
+    """The key under which a row without a caption gets one: of a column that is there, if any is."""
+    keys = {str(key).lower(): key for key in row}
+    return next((keys[name] for name in (*CAPTION, *TAGS) if name in keys), CAPTION[0])
 
 
 def _alike(old: Any, texts: list[str]) -> Any:
@@ -145,6 +153,8 @@ def _columns(text: str, delimiter: str, edits: RowEdits) -> str:
         changed = columns if name is None else edits.edited(name, columns)
         if changed is not columns:
             rows[number] = [str(changed[each]) for each in head[: len(row)]] + row[len(head) :]
+            if captions_of(dict(zip(head, rows[number], strict=False))) != captions_of(changed):
+                raise BadCaption("its columns can't hold the new caption")
     buffer = io.StringIO(newline="")
     csv.writer(buffer, delimiter=delimiter, lineterminator="\r\n" if "\r\n" in text else "\n").writerows(rows)
     return buffer.getvalue()
@@ -158,7 +168,10 @@ def _dumped(value: Any, like: str) -> str:
         blank = lines[1][: len(lines[1]) - len(lines[1].lstrip())]
         indent = blank if "\t" in blank else len(blank)
     escaped = like.isascii() and "\\u" in like
-    return json.dumps(value, ensure_ascii=escaped, indent=indent) + like[len(like.rstrip()) :]
+    text = json.dumps(value, ensure_ascii=escaped, indent=indent)
+    # JSON has no line ends within its texts
+    text = text.replace("\n", "\r\n") if "\r\n" in like.strip() else text
+    return text + like[len(like.rstrip()) :]
 
 
 _Pairs = list[tuple[str, Any]]

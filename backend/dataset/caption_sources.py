@@ -132,15 +132,21 @@ def captions_of(row: Any) -> tuple[str, ...]:
 
 
 def captions_of_json(data: bytes) -> tuple[str, ...]:
-    """The captions in a picture's own JSON file. BadCaption when there are none."""
+    """The captions in a picture's own JSON file, "" where its column is empty. BadCaption without such a column."""
     try:
         row = json.loads(decode(data)[0] or "null")
     except (ValueError, RecursionError) as error:
         raise BadCaption(f"it is not valid JSON ({error})") from None
     captions = captions_of(row)
+    if not captions and isinstance(row, Mapping) and any(_is_empty(row, name) for name in (*CAPTION, *TAGS)):
+        return ("",)
     if not captions:
         raise BadCaption(f"none of its names is one of a caption ({', '.join((*CAPTION[:4], TAGS[0]))})")
     return captions
+
+
+def _is_empty(row: Mapping[Any, Any], column: str) -> bool:
+    return any(str(name).lower() == column and value in ("", []) for name, value in row.items())
 
 
 def _rows(ending: str, text: str) -> Iterator[tuple[str, Any]]:

@@ -27,8 +27,9 @@ from backend.dataset.scan_cache import ScanCache
 _MOST_BITS = 8
 # Neighbours this close say nothing: rounding, and what JPEG changes, decide which is brighter.
 _CLOSE = 3
-# Mean difference of the pixels, brightness aside: flat images have no bits that differ.
-_MOST_DIFFERENCE = 10.0
+# Mean difference of the pixels, brightness aside, at most, and as a share of the contrast: images that are flat in most
+# places have hardly a bit that says something, and small things on white differ little. What JPEG changes stays below.
+_MOST_DIFFERENCE, _SHARE_OF_CONTRAST, _LEAST_DIFFERENCE = 10.0, 0.3, 1.5
 # Pairs that are compared at once.
 _BLOCK = 1_000_000
 
@@ -44,14 +45,8 @@ def groups_of(greys: NDArray[np.uint8], progress: Progress | None = None) -> lis
     bits, known = _hashes(greys)
     flat = greys.reshape(count, -1).astype(np.float32)
     flat -= flat.mean(axis=1, keepdims=True)
-    parents = list(range(count))
-
-    def root(number: int) -> int:
-        while parents[number] != number:
-            parents[number] = parents[parents[number]]
-            number = parents[number]
-        return number
-
+    contrast = np.abs(flat).mean(axis=1)
+    groups = np.arange(count)
     rows = max(1, _BLOCK // max(count, 1))
     for first in range(0, count, rows):
         last = min(first + rows, count)
@@ -60,15 +55,22 @@ def groups_of(greys: NDArray[np.uint8], progress: Progress | None = None) -> lis
             differing = bits[first:last, None, half] ^ bits[None, first:, half]
             differing &= known[first:last, None, half] & known[None, first:, half]
             distance += np.bitwise_count(differing)
-        for row, column in np.argwhere(distance <= _MOST_BITS):
-            one, other = first + int(row), first + int(column)
-            if one < other and np.abs(flat[one] - flat[other]).mean() <= _MOST_DIFFERENCE:
-                parents[root(other)] = root(one)
+        alike = distance <= _MOST_BITS
+        for row in np.flatnonzero(alike.sum(axis=1) > 1):
+            one = first + int(row)
+            others = first + np.flatnonzero(alike[row])
+            # thousands of frames of a clip make one group, not millions of pairs
+            others = others[groups[others] != groups[one]]
+            allowed = np.maximum(_LEAST_DIFFERENCE, _SHARE_OF_CONTRAST * np.minimum(contrast[others], contrast[one]))
+            differs = np.abs(flat[others] - flat[one]).mean(axis=1)
+            near = others[differs <= np.minimum(_MOST_DIFFERENCE, allowed)]
+            if len(near):
+                groups[np.isin(groups, groups[near])] = groups[one]
         if progress is not None:
             progress(last, count)
     members: dict[int, list[int]] = {}
-    for number in range(count):
-        members.setdefault(root(number), []).append(number)
+    for number, group in enumerate(groups.tolist()):
+        members.setdefault(group, []).append(number)
     return sorted(sorted(group) for group in members.values() if len(group) > 1)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from backend.base.errors import Refused
+from backend.base.errors import Refused, WriteFailed
 from backend.dataset import caption_changes
 from backend.dataset.caption_changes import CaptionChange, apply, text_of, undo
 from backend.dataset.caption_journal import Journal
@@ -121,4 +121,50 @@ def test_changes_that_end_midway_are_undone(folder: Path, monkeypatch: pytest.Mo
     entry = Journal.at(journal).newest()
     assert entry is not None and entry.state == "cut off" and bytes_in(folder) != before
     assert undo(entry.id, folder=journal).left == ()
+    assert bytes_in(folder) == before
+
+
+def test_a_caption_that_was_emptied_can_be_written_again(tmp_path: Path) -> None:
+    files = {
+        tmp_path / "m.csv": (b"file_name,text\na.png,cat\n", "a.png", b"file_name,text\na.png,moon\n"),
+        tmp_path / "m.jsonl": (b'{"image": "a", "tags": ["cat"]}', "a", b'{"image": "a", "tags": ["moon"]}'),
+        # its mark and line ends stay
+        tmp_path / "b.json": (
+            b'\xef\xbb\xbf{\r\n "text": "cat"\r\n}', None, b'\xef\xbb\xbf{\r\n "text": "moon"\r\n}',
+        ),
+    }  # fmt: skip
+    for path, (before, _, _) in files.items():
+        path.write_bytes(before)
+    for old, new in (("cat", ""), ("", "moon")):
+        changes = [CaptionChange(path, old, new, entry) for path, (_, entry, _) in files.items()]
+        assert apply(changes, folder=tmp_path / "journal").files == 3
+    assert {path: path.read_bytes() for path in files} == {path: after for path, (_, _, after) in files.items()}
+    # no column for it
+    (tmp_path / "n.csv").write_text("file_name,size\na.png,3\n")
+    with pytest.raises(Refused, match="can't hold the new caption"):
+        apply([CaptionChange(tmp_path / "n.csv", "", "moon", "a.png")], folder=tmp_path / "journal")
+
+
+def test_undo_restores_all_that_can_be_restored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, journal = bytes_in(folder), folder.parent / "journal"
+    done = apply(changes_of(folder, "!"), folder=journal)
+    (folder / "g.txt").unlink()
+    (folder / "g.txt").mkdir()
+    (folder / ".a.txt.999999999-0123abcd.part").write_bytes(b"cut off")
+    write = caption_changes.write_atomic
+
+    def refuse(path: Path, data: bytes) -> None:
+        if path.name == "a.txt":
+            raise WriteFailed(f"{path} can't be written: Permission denied.", "")
+        write(path, data)
+
+    monkeypatch.setattr(caption_changes, "write_atomic", refuse)
+    monkeypatch.setattr(caption_changes, "_AT_ONCE", 1)
+    with pytest.raises(WriteFailed, match=r"1 caption file can't be restored: .*a\.txt"):
+        undo(done.id, folder=journal)
+    changed = {name for name, data in before.items() if (folder / name).read_bytes() != data}
+    assert changed == {"a.txt"}
+    monkeypatch.undo()
+    assert undo(done.id, folder=journal).left == (folder / "g.txt",)
+    (folder / "g.txt").rmdir()
     assert bytes_in(folder) == before

@@ -6,11 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from PIL import Image, ImageEnhance
+from PIL import Image, ImageDraw, ImageEnhance
 
 from backend.base.paths import PROJECT_ROOT
 from backend.dataset import known_looks, near_duplicates
+from backend.dataset.looks import SIDE, look_at
 from backend.dataset.scan import scan
 from backend.dataset.scan_state import FolderSpec
 
@@ -50,3 +52,14 @@ def test_copies_in_other_sizes_and_formats_are_found(
     request.write_text(json.dumps({"cache_dir": str(tmp_path / "other"), "images": images}))
     near_duplicates.main([str(request)])
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
+
+
+def test_small_things_on_white_are_not_the_same_and_large_groups_take_no_time() -> None:
+    looks = []
+    for left, top in ((20, 20), (350, 350), (352, 350)):
+        image = Image.new("RGB", (512, 512), "white")
+        ImageDraw.Draw(image).ellipse((left, top, left + 100, top + 100), fill=(90, 90, 90))
+        looks.append(np.frombuffer(look_at(image, None).grey, np.uint8).reshape(SIDE, SIDE))
+    assert near_duplicates.groups_of(np.stack(looks)) == [[1, 2]]
+    # all pairs of 2,000 are alike: a step for each would take minutes
+    assert near_duplicates.groups_of(np.stack([looks[0]] * 2000)) == [list(range(2000))]

@@ -12,6 +12,7 @@ from backend.base.errors import Refused
 from backend.config.schema import Config
 from backend.dataset.caption_edits import Edit
 from backend.dataset.scan import scan_dataset
+from gui import dataset_scan
 from gui.bulk_captions import BulkCaptions, difference
 from gui.dataset_scan import PageScan
 from gui.image_filter import ImageFilter, ImageIndex
@@ -38,8 +39,7 @@ def scan(tmp_path: Path) -> PageScan:
     }
     cfg = Config.model_validate({"dataset": {**data, "min_bucket_size": 32, "bucket_step": 16}})
     scan = PageScan(tmp_path / "page")
-    scan._take(cfg, scan_dataset(cfg))
-    scan.number = 1
+    scan._take(cfg, scan_dataset(cfg), 1)
     return scan
 
 
@@ -53,7 +53,7 @@ def names(scan: PageScan, numbers: list[int] | None) -> str:
     return "".join(scan.items[number].path.stem for number in numbers or ())
 
 
-def test_images_are_filtered_and_their_tags_counted(scan: PageScan) -> None:
+def test_images_are_filtered_and_their_tags_counted(scan: PageScan, monkeypatch: pytest.MonkeyPatch) -> None:
     index = ImageIndex(scan)
     for wanted, shown in (
         (ImageFilter(has=["cat"]), "abe"),
@@ -67,9 +67,20 @@ def test_images_are_filtered_and_their_tags_counted(scan: PageScan) -> None:
     ):
         assert names(scan, index.matching(wanted)) == shown, wanted
     assert index.matching(ImageFilter()) is None
+    # as many pages as the filtered images fill
+    monkeypatch.setattr(dataset_scan, "PAGE", 2)
+    assert [scan.page(0, shown)["pages"] for shown in (None, [1], [])] == [3, 1, 1]
+    monkeypatch.undo()
     assert index.tags(None, "")["tags"][:3] == [("zo", 5), ("cat", 3), ("tree", 2)]
     assert index.tags([0], "HAT") == {"tags": [("red hat", 1)], "of": 1}
     assert ["square", "Square", 2] in index.facets()["shape"]
+    # while the plan is made again, another tab looks at the images
+    buckets, dataset, plan = index.facets()["bucket"], scan._scan, dataset_scan.plans.for_page
+    assert buckets and scan._config is not None and dataset is not None
+    monkeypatch.setattr(dataset_scan.plans, "for_page", lambda *of: (index.facets(), plan(*of))[1])
+    scan._take(scan._config, dataset)
+    monkeypatch.undo()
+    assert index.facets()["bucket"] == buckets
     # what is cut off, as the plan's fit has it, and what is left out
     lists = {each["title"]: each["items"] for each in scan.result["lists"]} if scan.result else {}
     assert [row["name"] for row in lists["Left out"]] == ["broken.png"]

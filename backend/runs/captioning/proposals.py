@@ -9,6 +9,7 @@ from typing import Any
 
 from backend.base.errors import Refused
 from backend.dataset.caption_changes import CaptionChange
+from backend.dataset.captions import with_trigger
 from backend.runs.captioning.folder import Result, ResultFolder
 from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Target
 from backend.runs.captioning.targets import has_words, old_captions
@@ -44,10 +45,8 @@ def new_caption(words: str, old: str | None, options: CaptionOptions) -> str:
     if options.existing == "append" and kept:
         # appended a second time it would stand there twice
         text = kept if kept.endswith(text) else f"{kept.rstrip(' ,')}, {text}"
-    trigger = options.trigger.strip()
-    if trigger and trigger.casefold() not in text.casefold():
-        text = f"{trigger}, {text}"
-    return text
+    # as training does it: "cat" is not in "category"
+    return with_trigger(text, options.trigger)
 
 
 def proposals(
