@@ -48,12 +48,14 @@ const patternOf = (text) => {
   const value = weak ? "([\\d.,:–+−-]+(?: ?[%A-Za-z]{1,3})?)" : "(.*?)";
   const [first] = parts[0];
   const start = first ? `[${escaped(first)}${escaped(first.toUpperCase())}]${escaped(parts[0].slice(1))}` : "";
-  // A value at the start ends with its sentence.
-  const leading = weak || first ? value : "((?:(?![.!?] [A-Z]).)*?)";
-  const source = start + leading + parts.slice(1).map(escaped).join(value);
+  // A value at the start ends with its sentence, and any value where the text has no end of its own.
+  const inside = weak || /[.!?…]/.test(text) ? value : "((?:(?![.!?] [A-Za-z]).)*?)";
+  const leading = weak || first ? inside : "((?:(?![.!?] [A-Z]).)*?)";
+  const source = start + leading + parts.slice(1).map(escaped).join(inside);
   return {
     text,
     letters,
+    short: letters < 10 && !/[.:“(]/.test(text),
     opens: Boolean(first),
     numbers: (text.match(/\{\d+\}/g) || []).map((mark) => mark.slice(1, -1)),
     pattern: new RegExp(`^${source}${/[.!?…:]$|[.}]\{\d+\}$/.test(text) ? "" : "(?<stop>\\.?)"}$`, "s"),
@@ -82,11 +84,14 @@ const whole = (text) => {
   const open = text.length > 1 && text.endsWith(".") ? whole(text.slice(0, -1)) : undefined;
   return open && open + catalogue.stop;
 };
+const PROSE = /[A-Za-z]{2,} [a-z]{2,} [a-z]{2,}/;
 /** @type {(text: string, depth: number) => string | undefined} */
 const byPattern = (text, depth) => {
-  for (const { text: key, pattern, numbers } of candidates(text)) {
+  for (const { text: key, pattern, numbers, short } of candidates(text)) {
     const match = entry(key) && pattern.exec(text);
     if (!match) continue;
+    // "Change {1}" is no part of a longer sentence that begins so.
+    if (short && numbers.some((_, at) => PROSE.test(match[at + 1]) && !lookup(match[at + 1], depth + 1))) continue;
     const values = Object.fromEntries(numbers.map((name, at) => [name, search(match[at + 1], depth + 1)]));
     const sentence = filled(entry(key), values) + (match.groups?.stop ? catalogue.stop : "");
     return /^[A-Z]/.test(text) ? upper(sentence) : sentence;
@@ -95,7 +100,7 @@ const byPattern = (text, depth) => {
 };
 // Several texts in one: parts of a line, or sentences one after the other. At a colon, a comma or "and" only if each
 // part is one: names of files come with them too.
-const PARTS = [/( · )/, /(?<=[.!?])( )(?=[A-Z“])/];
+const PARTS = [/( · )/, /(?<=[.!?])( )(?=[A-Z“\d]|[a-z]+_)/];
 const CLOSE_PARTS = [/, and /, /(: )/, /(?=, )/];
 /** @type {(text: string, depth: number) => string | undefined} */
 const byParts = (text, depth) => {

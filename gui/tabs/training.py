@@ -18,6 +18,7 @@ def draw(widgets: Widgets) -> None:
         "tune-root",
         "Tries other settings for speed and memory in short trainings, one at a time, and tells with which this run "
         "ends soonest. What is learnt stays the same. Stop keeps the best so far.",
+        opened=False,
     )
     draw_group("optimizer", widgets, slots=("lr-plot",))
     draw_group("timesteps", widgets, slots=("timesteps-plot",))

@@ -123,6 +123,8 @@ def test_a_preset_is_saved_loaded_undone_deleted_and_brought_back(page: Page) ->
     load_preset(page, "flux-lora")
     type_in(page, "network.network_dim", "24")
     expect(page.locator("#preset-button")).to_contain_text("1 changed")
+    # the bar stays one line
+    assert page.locator(".bar").evaluate("bar => bar.offsetHeight") < 70
     page.click("#save-as")
     page.fill("#ask-name", "mine")
     page.keyboard.press("Enter")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from html import unescape
 
 import pytest
 
+from backend.base.paths import PROJECT_ROOT
 from gui import fields
 from gui.locale import catalogue, texts
 from gui.locale.check import COMMAND, faults, updated
@@ -23,6 +27,17 @@ ACCEPTED = {
     "de;q=0, zh;q=abc": "en",
     "": "en",
 }
+
+
+# Prints sentences of the server as the page shows them, with the real script and a catalogue of its own.
+SHOWN = """
+const [script, texts, sentences] = JSON.parse(process.argv[1]);
+globalThis.document = { documentElement: { dataset: { language: "de" }, lang: "de" } };
+globalThis.MutationObserver = class { observe() {} };
+globalThis.fetch = async () => ({ ok: true, json: async () => ({ stop: ".", texts, counts: {} }) });
+const { translate } = await import(`data:text/javascript,${encodeURIComponent(script)}`);
+console.log(JSON.stringify(sentences.map((sentence) => translate(sentence))));
+"""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +82,31 @@ def test_what_people_see_in_a_script_is_found() -> None:
         ("Step {1}", False),
         ("file", True),
     ]
+
+
+@pytest.mark.skipif(not shutil.which("node") and "CI" not in os.environ, reason="no Node.js on this machine")
+def test_a_text_with_values_translates_its_own_sentence_and_no_other() -> None:
+    texts = {
+        "All {1}": "Alle {1}",
+        "fits in {1}, where others need {2}": "passt in {1}, wo andere {2} brauchen",
+        "Fix: {1}": "Abhilfe: {1}",
+        "close other programs": "andere Programme schließen",
+    }
+    shown = {
+        "All 12": "Alle 12",
+        "All other settings are those of the run.": "All other settings are those of the run.",
+        "Fits in 1 GB, where others need 2. exact_buckets needs 3.": "Passt in 1 GB, wo andere 2 brauchen. "
+        "exact_buckets needs 3.",
+        "Fix: close other programs. Then start.": "Abhilfe: andere Programme schließen. Then start.",
+    }
+    script = (PROJECT_ROOT / "assets" / "js" / "locale.js").read_text("utf-8")
+    script = script.replace("import.meta.url", '"http://page/js/locale.js"')
+    given = json.dumps([script, texts, list(shown)])
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", SHOWN, given], capture_output=True, text=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    assert dict(zip(shown, json.loads(done.stdout), strict=True)) == shown
 
 
 @pytest.mark.parametrize(("accepted", "language"), ACCEPTED.items())
