@@ -167,6 +167,8 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
 def find_tag_and_compare(page: Page, run: Run, other: Run) -> None:
     """Search by the keyboard, a tag that the folder keeps, two runs compared, the report, and a longer training."""
     card = page.locator(f".run-card[data-run='{run.name}']")
+    page.keyboard.press("Escape")  # the dialog of before
+    expect(page.locator("dialog[open]")).to_have_count(0)
     tag = card.get_by_placeholder("Add tag")
     tag.fill("first try")
     tag.press("Enter")
