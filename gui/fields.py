@@ -7,7 +7,6 @@ can't stay.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,9 +16,9 @@ import gradio as gr
 
 from backend.config.declare import Setting
 from backend.config.schema import settings
-from backend.config.toml_io import dumps_value
 from backend.families.table import FAMILIES
 from gui import theme
+from gui.value_text import number_text, toml_value
 
 
 @dataclass(frozen=True)
@@ -352,7 +351,7 @@ def to_widget(setting: Setting, value: Any) -> Any:
     if setting.kind == "str_list":
         return "\n".join(value)
     if setting.kind == "table":
-        return "\n".join(f"{name} = {_toml_value(item)}" for name, item in value.items())
+        return "\n".join(f"{name} = {toml_value(item)}" for name, item in value.items())
     if setting.kind in _NUMBERS:
         return number_text(value)
     return str(value)
@@ -367,25 +366,6 @@ def choice_of(setting: Setting, shown: str) -> str:
 def title_of(setting: Setting, shown: Any) -> str:
     """What the widget calls a value that it shows."""
     return EXCEPTIONS.get(setting.path, _PLAIN).titles.get(str(shown), str(shown))
-
-
-def number_text(value: float) -> str:
-    """A number as people write it: 0.0001 -> 1e-4, 16.0 -> 16, exact when read back."""
-    if isinstance(value, bool) or not isinstance(value, float):
-        return str(value)
-    if value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    mantissa, _, exponent = f"{value:e}".partition("e")
-    short = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    plain = repr(value)
-    return short if abs(value) < 0.001 and float(short) == value else plain
-
-
-def _toml_value(value: Any) -> str:
-    """One value as TOML writes it, on one line."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml_value(item)}" for name, item in value.items()) + " }"
-    return dumps_value(value)
 
 
 def labelled(setting: Setting) -> str:

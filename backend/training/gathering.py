@@ -77,13 +77,12 @@ def gather(cfg: Config, events: EventWriter, requests: Requests, only_trains: bo
     narrowed = family.narrowed(base)
     trained = trained_blocks(cfg, narrowed, read_parts(family, base))
     plan = make_plan(cfg, scan, geometry, narrowed, *counts, trained)
-    problems = [*_without_validation(cfg, plan), *plan.problems, *_cut_captions(plan, scan, counter, family)]
-    report_problems(problems, events)
+    cut = _cut_captions(plan, scan, counter, family)
+    report_problems([*_without_validation(cfg, plan), *plan.problems, *cut], events)
     for line in plan.lines():
         log.info(line)
     events.write(PlanEvent(**plan.to_dict()))
     events.write(StepTotalEvent(total=plan.steps.steps))
-
     device = pick_device()
     _limit(cfg, device, events)
     dtype = weight_dtype(cfg.model.weight_dtype, device)
@@ -97,7 +96,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests, only_trains: bo
         report_problems(_full_problems(cfg, base, family, empty, base_weights, Run(events.path.parent)), events)
     report_problems(quantization_support.fp8_compile_warnings(cfg, device), events)
     # of both, each draws its own noise levels
-    side = sides_of(cfg)[0] if len(sides_of(cfg)) == 1 else None
+    sides = sides_of(cfg)
     inputs = Inputs(
         cfg=cfg,
         family=family,
@@ -114,7 +113,7 @@ def gather(cfg: Config, events: EventWriter, requests: Requests, only_trains: bo
         latents=_latent_cache(cfg, dtype, tiled=cfg.memory.vae_tiling == "on"),
         texts=TextCache(cache_folder(cfg), text_identity(cfg), dtype, cfg.dataset.transparency),
         masks=MaskCache(cache_folder(cfg), geometry.downscale, _mask_rule(cfg), cfg.training.seed),
-        objective=objective_of(cfg, family, code, base, side),
+        objective=objective_of(cfg, family, code, base, sides[0] if len(sides) == 1 else None),
         base_weights=base_weights,
     )
     inputs = replace(inputs, swapped=_swapped(inputs, empty))

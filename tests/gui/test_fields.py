@@ -13,6 +13,7 @@ from gui.actions import Actions
 from gui.app import build
 from gui.draft import Draft
 from gui.run_store import RunStore
+from gui.value_text import number_text
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +75,8 @@ def test_the_search_knows_foreign_names_and_where_to_go() -> None:
     ],
 )
 def test_numbers_are_written_as_people_write_them(value: float, text: str) -> None:
-    assert fields.number_text(value) == text
-    assert float(fields.number_text(value)) == value
+    assert number_text(value) == text
+    assert float(number_text(value)) == value
 
 
 SCRIPTS = sorted((theme.ASSETS / "js").iterdir())

@@ -101,9 +101,9 @@ def test_a_text_with_values_translates_its_own_sentence_and_no_other() -> None:
     }
     script = (PROJECT_ROOT / "assets" / "js" / "locale.js").read_text("utf-8")
     script = script.replace("import.meta.url", '"http://page/js/locale.js"')
-    given = json.dumps([script, texts, list(shown)])
+    argument = json.dumps([script, texts, list(shown)])
     done = subprocess.run(
-        ["node", "--input-type=module", "-e", SHOWN, given], capture_output=True, text=True, encoding="utf-8"
+        ["node", "--input-type=module", "-e", SHOWN, argument], capture_output=True, text=True, encoding="utf-8"
     )
     assert done.returncode == 0, done.stderr
     assert dict(zip(shown, json.loads(done.stdout), strict=True)) == shown
