@@ -13,19 +13,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, HTTPException, Query
 from fastapi.responses import Response
 
-from backend.base.problems import errors
 from backend.base.redact import redact
 from backend.config.schema import Config
 from backend.config.toml_io import dump
 from backend.plan.finish.earlier_runs import compared, expected_seconds
 from backend.plan.finish.pace import read_pace
 from backend.plan.finish.reckoning import cost_words, finish_time
-from backend.plan.start_check import start_problems
 from backend.runs.errors import RunError
 from backend.runs.eta import spoken
 from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.process import give_gpu_back
 from gui import messages
+from gui.form_routes import startable
 from gui.jobs import Job
 from gui.run_routes import answer, or_refusal
 from gui.run_store import RunStore
@@ -72,12 +71,7 @@ class FinishProbe:
             """Start a probe of the form's settings, at most one at a time."""
             if self.job.state == "running":
                 raise HTTPException(409, _AT_WORK)
-            config = self.form()
-            if config is None:
-                raise HTTPException(422, "The form can't be read yet. Correct the marked fields.")
-            problems = errors(start_problems(config))
-            if problems:
-                raise HTTPException(422, problems[0].sentence())
+            config = startable(self.form())
             give_gpu_back(self.preview)
             if not or_refusal(lambda: self._start(config)):
                 raise HTTPException(409, _AT_WORK)

@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from backend.base.errors import Refused
 from backend.base.files import free_bytes, human_bytes
 from backend.base.paths import resolve
-from backend.base.problems import Problem
+from backend.base.problems import Problem, errors
 from backend.config import presets
 from backend.config.profiles import PROFILES
 from backend.config.schema import Config, by_path
@@ -24,6 +24,7 @@ from backend.families.table import FAMILIES, family
 from backend.plan.memory.machine import installed_gpus
 from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import gigabytes, memory_dict
+from backend.plan.start_check import start_problems
 from gui import base_model, captions, fields, form, image_routes, messages, plots
 from gui.dataset_scan import PageScan
 from gui.draft import Draft, Level
@@ -266,6 +267,16 @@ def estimate_facts(config: Config | None, scan: PageScan, vram_gb: float | None 
         return {"reason": "The base model can't be read yet. The Model tab says why."}
     sizes = "your images" if work is not None else f"images of {config.dataset.resolution} px"
     return memory_dict(*planned) | {"sizes": sizes, "vram": vram_gb}
+
+
+def startable(config: Config | None) -> Config:
+    """The form's settings, for what trains with them. HTTPException with the first problem where they can't be used."""
+    if config is None:
+        raise HTTPException(422, "The form can't be read yet. Correct the marked fields.")
+    problems = errors(start_problems(config))
+    if problems:
+        raise HTTPException(422, problems[0].sentence())
+    return config
 
 
 def _existing(path: Path) -> Path:

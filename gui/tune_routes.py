@@ -19,17 +19,15 @@ from pydantic import BaseModel, Field
 
 from backend.base.files import write_atomic
 from backend.base.jsonable import dumps, jsonable
-from backend.base.problems import errors
 from backend.base.redact import redact
 from backend.config.schema import Config, by_path
 from backend.config.toml_io import dump, to_data
-from backend.plan.start_check import start_problems
 from backend.runs.eta import spoken
 from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.process import give_gpu_back
 from gui import fields, form
 from gui.draft import Draft
-from gui.form_routes import FormRoutes
+from gui.form_routes import FormRoutes, startable
 from gui.jobs import Job
 from gui.run_routes import answer, or_refusal
 from gui.tune_plot import pareto_plot
@@ -84,12 +82,7 @@ class TunePanel:
                 raise HTTPException(409, _AT_WORK)
             if self.job.is_ending:
                 raise HTTPException(409, _ENDING)
-            config = self.config()
-            if config is None:
-                raise HTTPException(422, "The form can't be read yet. Correct the marked fields.")
-            problems = errors(start_problems(config))
-            if problems:
-                raise HTTPException(422, problems[0].sentence())
+            config = startable(self.config())
             give_gpu_back(self.preview)
             if not or_refusal(lambda: self._start(config, asked or TuneRequest())):
                 raise HTTPException(409, _AT_WORK)

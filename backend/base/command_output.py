@@ -87,3 +87,17 @@ def progress_lines(write: Write, as_json: bool, per_second: float = _PER_SECOND)
             write(f"{done} of {total}\n")
 
     return progress
+
+
+def scan_documents(write: Write) -> Progress:
+    """Documents of how far the scan is, one a percent, for a command whose share counts what comes after it."""
+    percents: set[int] = set()
+
+    def progress(done: int, total: int, path: str) -> None:
+        percent = 100 * done // max(1, total)
+        if percent not in percents:
+            percents.add(percent)
+            text = f"Looking at the pictures: {done:,} of {total:,}."
+            write_json(write, {"kind": "progress", "text": text, "share": 0.0})
+
+    return progress

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend.base.problems import Problem
-from gui import finish_routes
+from gui import form_routes
 from gui.jobs import Job
 from tests.gui.conftest import Page, make_run
 
@@ -23,7 +23,7 @@ def test_a_probe_is_followed_to_its_end(page: Page, monkeypatch: pytest.MonkeyPa
         return True
 
     monkeypatch.setattr(Job, "start", start)
-    monkeypatch.setattr(finish_routes, "start_problems", lambda config: [])
+    monkeypatch.setattr(form_routes, "start_problems", lambda config: [])
     before = page.client.get("/finish", params={"per_hour": 2}).json()
     assert before == {"text": "", "cost": "", "state": "idle", "failure": "", "at": "", "share": 0.0}
     assert page.client.get("/finish", params={"per_hour": -1}).status_code == 422
@@ -45,7 +45,7 @@ def test_a_probe_is_followed_to_its_end(page: Page, monkeypatch: pytest.MonkeyPa
 
 def test_what_can_not_be_measured_is_said(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("model.base_model", None, "No base model is chosen", "Choose one.")
-    monkeypatch.setattr(finish_routes, "start_problems", lambda config: [problem])
+    monkeypatch.setattr(form_routes, "start_problems", lambda config: [problem])
     reply = page.client.post("/finish")
     assert reply.status_code == 422 and "No base model is chosen" in json.dumps(reply.json())
     run = make_run(page.runs)

@@ -10,7 +10,7 @@ import pytest
 
 from backend.config import load
 from backend.config.presets import Shelf
-from gui import tune_routes
+from gui import form_routes
 from gui.actions import Actions
 from gui.jobs import Job
 from gui.tune_plot import pareto_plot
@@ -46,7 +46,7 @@ def test_a_tune_is_followed_kept_applied_and_saved(page: Page, monkeypatch: pyte
         return True
 
     monkeypatch.setattr(Job, "start", start)
-    monkeypatch.setattr(tune_routes, "start_problems", lambda config: [])
+    monkeypatch.setattr(form_routes, "start_problems", lambda config: [])
     assert page.client.get("/tune").json()["result"] is None
     assert page.client.post("/tune", json={"allow": ["all"]}).status_code == 422
     assert page.client.post("/tune", json={"allow": ["precision"], "by_class": True, "probes": 5}).status_code == 200

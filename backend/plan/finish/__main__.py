@@ -19,7 +19,14 @@ from rich import progress as bars
 from rich.console import Console
 from rich.markup import escape
 
-from backend.base.command_output import Progress, Write, progress_of, stdout_writer, write_json, write_problems
+from backend.base.command_output import (
+    Write,
+    progress_of,
+    scan_documents,
+    stdout_writer,
+    write_json,
+    write_problems,
+)
 from backend.base.errors import Refused, WriteFailed
 from backend.base.problems import Problem, errors
 from backend.config import load
@@ -55,7 +62,8 @@ def main(arguments: Sequence[str] | None = None, write: Write | None = None) -> 
     if loaded.config is None or errors(problems):
         return _refuse(out, options.json, errors(problems))
     config = loaded.config
-    plan = plan_for(config, scan_dataset(config, _scanning(out) if options.json else progress_of(out, False, False)))
+    progress = scan_documents(out) if options.json else progress_of(out, False, False)
+    plan = plan_for(config, scan_dataset(config, progress))
     if errors(plan.problems) or not plan.steps.steps:
         return _refuse(out, options.json, errors(plan.problems))
     try:
@@ -93,20 +101,6 @@ def _measured(config: Config, plan: Plan, options: argparse.Namespace, out: Writ
             pace = measure(config, plan, show, options.seconds)
     keep_pace(config, pace)
     return pace
-
-
-def _scanning(out: Write) -> Progress:
-    """Lines of how far the scan is, one a percent; nothing is timed yet."""
-    percents: set[int] = set()
-
-    def line(done: int, total: int, path: str) -> None:
-        percent = 100 * done // max(1, total)
-        if percent not in percents:
-            percents.add(percent)
-            text = f"Looking at the pictures: {done:,} of {total:,}."
-            write_json(out, {"kind": "progress", "text": text, "share": 0.0})
-
-    return line
 
 
 def _lines(out: Write) -> Report:
