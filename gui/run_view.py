@@ -175,7 +175,7 @@ class RunView:
 def _ended_before(record: dict[str, Any]) -> dict[str, Any] | None:
     """What the record of a run that has ended says of it; None for one that has not."""
     state = record.get("state")
-    if state not in FINAL:
+    if not isinstance(state, str) or state not in FINAL:
         return None
     result = record.get("result")
     step = result.get("step") if isinstance(result, dict) else None

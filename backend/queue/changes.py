@@ -152,7 +152,7 @@ def remove_ended(folder: QueueFolder) -> None:
         if entry.phase != "started" or entry.run is None:
             return entry.phase not in ("waiting", "started")
         current = Run(entry.run).record()
-        return current.get("state") in FINAL and current.get("start") != entry.before
+        return str(current.get("state")) in FINAL and current.get("start") != entry.before
 
     folder.update(lambda queue: queue.without(*(entry.id for entry in queue.entries if has_ended(entry))))
 

@@ -76,7 +76,7 @@ def _others(queue: Queue, runs: Sequence[Run]) -> list[tuple[str | None, Run]]:
 
 def _status(run: Run) -> RunStatus:
     """The status of a run; of one whose end is written down, read once."""
-    if run.record().get("state") not in FINAL:
+    if str(run.record().get("state")) not in FINAL:
         return statuses([run])[0]
     try:
         return _ended_status(run.path, run.record_path.stat().st_mtime_ns)
