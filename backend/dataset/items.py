@@ -359,7 +359,7 @@ def problems_of(findings: Iterable[Finding]) -> list[Problem]:
 
 def count_of(number: int, noun: str) -> str:
     """`1 picture`, `20,000 pictures`."""
-    plural = noun + ("es" if noun.endswith(("s", "ch")) else "s")
+    plural = noun + ("es" if noun.endswith(("s", "tch")) else "s")
     return f"{number:,} {noun if number == 1 else plural}"
 
 

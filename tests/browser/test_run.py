@@ -185,7 +185,7 @@ def find_tag_and_compare(page: Page, run: Run, other: Run) -> None:
         page.get_by_label(f"Compare {each.name}").check()
     page.click("#library-compare")
     expect(page.locator("#compare-plot canvas")).to_have_count(1)
-    expect(page.locator("tr[data-row='network.network_dim'] td")).to_have_count(2)
+    expect(page.locator("tr[data-row='optimizer.learning_rate'] td")).to_have_count(2)
     best = min(event["loss"] for event in events_of(other, "validation"))
     expect(page.locator("tr[data-row='Best held-out loss'] td").last).to_contain_text(f"{best:.5f}")
     page.select_option("#compare-by", "time")

@@ -49,7 +49,8 @@ def test_latents_are_the_pipelines_and_come_back(tiny_hunyuan_video: Path, frame
         raw = vae.encode(pixels).latent_dist.mode()
         torch.testing.assert_close(latents, raw * 0.476986)
         decoded = stack.decode(latents)
-        torch.testing.assert_close(decoded, vae.decode(raw, return_dict=False)[0])
+        # of long clips, whose sums some processors order otherwise, by up to 1.2e-5
+        torch.testing.assert_close(decoded, vae.decode(raw, return_dict=False)[0], rtol=1.3e-6, atol=5e-5)
     assert decoded.shape == pixels.shape
     row = stack.encode_row(pixels[0])
     assert row.keys() == {"latent"} and torch.equal(row["latent"], stack.encode(pixels[:1])[0])
