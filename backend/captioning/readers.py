@@ -5,6 +5,7 @@ torchvision is not needed: images go through the processors of transformers that
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ _QWEN_CHAT = (
 """The form of a question, for folders that don't say it."""
 
 
-class Reader:
+class Reader(ABC):
     """What stands before and after a model. asked: the text that goes with each image."""
 
     def __init__(self, model: CaptionModel, asked: str, megapixels: float) -> None:
@@ -40,9 +41,9 @@ class Reader:
         self.images = AutoImageProcessor.from_pretrained(model.folder, backend="pil", **_LOCAL)
         self.tokenizer = AutoTokenizer.from_pretrained(model.folder, **_LOCAL)
 
+    @abstractmethod
     def inputs(self, images: Sequence[Image.Image], model: PreTrainedModel) -> dict[str, Tensor]:
         """Arguments of `generate` for a batch of RGB images, on the CPU."""
-        raise NotImplementedError
 
     def captions(self, tokens: Tensor, inputs: dict[str, Tensor]) -> list[str]:
         """The captions in what `generate` gave, [batch, length]."""

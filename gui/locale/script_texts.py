@@ -103,8 +103,6 @@ class _Reader:
         self.before = ""
         self.frames = [_Frame("")]
         self.texts: list[Found] = []
-        self.templates: list[tuple[int, str]] = []
-        """(offset, text) of the template literals that are texts: what a tool marks with ``t``."""
         self._joined: tuple[str, int] | None = None
 
     def read(self, until: str = "") -> None:
@@ -191,7 +189,6 @@ class _Reader:
         self.before = before
         if tagged or self._looks_shown(re.sub(r"\{\d+\}", "x1", text), template=True):
             self._add(text, start)
-            self.templates.append((start, text))
 
     def _consider(self, text: str, start: int) -> None:
         frame = self.frames[-1]
@@ -252,10 +249,3 @@ def texts_of(source: str) -> Iterator[Found]:
     reader = _Reader(source)
     reader.read()
     yield from reader.texts
-
-
-def templates_of(source: str) -> list[tuple[int, str]]:
-    """(offset, text) of each template literal that is a text."""
-    reader = _Reader(source)
-    reader.read()
-    return reader.templates
