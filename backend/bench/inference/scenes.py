@@ -23,6 +23,8 @@ _TUNED: Mapping[str, Any] = {**_BLOCKS, "compile.compile_mode": "max-autotune-no
 _OFFLOAD: Mapping[str, Any] = {"memory.blocks_to_swap": ALL_BLOCKS}
 _NF4: Mapping[str, Any] = {"memory.base_quantization": "nf4", "memory.text_encoder_quantization": "nf4"}
 _FP8: Mapping[str, Any] = {"memory.base_quantization": "fp8", "memory.base_compute": "fp8"}
+# as a pipeline of diffusers attends, whatever else is installed
+_OWN: Mapping[str, Any] = {"compile.attention": "sdpa"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +54,7 @@ class Scene:
 
 SCENES: Mapping[str, Scene] = {
     "regional": Scene(title="Compiled block by block"),
+    "sdpa": Scene(title="Block by block, torch's own attention", memory=_OWN, warm=False),
     "swaps": Scene(title="Block by block, LoRAs in turn", eager=False, warm=False, swaps=True),
     "whole": Scene(title="Compiled as a whole", compiled=_MODEL, eager=False),
     "tuned": Scene(title="Block by block, kernels tuned", compiled=_TUNED, eager=False, warm=False),
@@ -67,6 +70,8 @@ _FIRST: tuple[tuple[str, Start], ...] = (
     ("regional", "eager"),
     ("regional", "cold"),
     ("regional", "warm"),
+    ("sdpa", "eager"),
+    ("sdpa", "cold"),
     ("swaps", "cold"),
     ("whole", "cold"),
     ("tuned", "cold"),
