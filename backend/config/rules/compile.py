@@ -99,12 +99,6 @@ COMPILE_RULES: tuple[Rule, ...] = (
         "set memory.blocks_to_swap to 0",
     ),
     *_unrecordable(
-        ("training.num_processes",),
-        lambda processes: processes > 1,
-        "several processes ({num_processes}): what exchanges their gradients looks at the GPU while a pass is recorded",
-        "set training.num_processes to 1",
-    ),
-    *_unrecordable(
         ("training.kind",),
         lambda kind: kind == "full",
         "training kind full, with which it was never tried",
