@@ -52,9 +52,6 @@ def width_of_flux() -> dict[str, str]:
     for name, variant in (("eager", "eager"), ("sdpa", "static:sdpa"), ("fa4", "static:fa4")):
         figures[name] = ms("flux-compile", variant)
         figures[f"{name}_checkpointed"] = ms("flux-compile", variant, True, checkpointing_kind="auto")
-        figures[f"{name}_slow"] = ms("flux-variants", variant)
-    for kind in ("bf16", "fp8", "int8"):
-        figures[kind] = ms("flux-8bit", "static:fa4", True, base_compute=kind)
     for each in ("off", "on"):
         figures[f"linear_{each}"] = ms("flux-linear", "static:sdpa", True, disable_linear=each)
         figures[f"linear_{each}_graphs"] = graphs("flux-linear", "static:sdpa", True, disable_linear=each)
@@ -87,12 +84,23 @@ def whole_models() -> dict[str, str]:
 
 
 def clips() -> dict[str, str]:
-    """Wan 14B's width, at 832x480 px and 81 frames."""
+    """Models of clips at their width, at 832x480 px and 81 frames."""
     figures = {}
-    for name, variant in (("wan_eager", "eager"), ("wan_sdpa", "static:sdpa"), ("wan_fa4", "static:fa4")):
-        figures[name] = f"{sizes_of(row_of('wan', variant, True), 'bucket_ms')['832x480x81']:,.0f}"
-    kept = row_of("wan-attention", "static:fa4", True, checkpointing_kind="attention")
-    figures["wan_kept"] = f"{sizes_of(kept, 'bucket_ms')['832x480x81']:,.0f}"
+    for record, model in (("wan-attention", "wan"), ("hunyuan", "hunyuan")):
+        for name, kind in (("eager", ""), ("static:sdpa", "attention"), ("static:fa4", "attention")):
+            row = row_of(record, name, True, checkpointing_kind=kind)
+            milliseconds = sizes_of(row, "bucket_ms")["832x480x81"]
+            figures[f"{model}_{name.partition(':')[2] or name}"] = f"{milliseconds:,.0f}"
+    return figures
+
+
+def products() -> dict[str, str]:
+    """8-bit products and bf16, with recorded passes."""
+    figures = {}
+    for name, compute, kept in (("bf16", "bf16", "small"), ("fp8", "fp8", "fast")):
+        for where, checkpointing in (("", False), ("_checkpointed", True)):
+            settings = {"base_compute": compute, "base_products": kept}
+            figures[f"recorded_{name}{where}"] = ms("flux-products", "static:fa4", checkpointing, **settings)
     return figures
 
 
@@ -103,12 +111,12 @@ CLAIMS = {
         "| **{fa4_checkpointed}** | **{fa4}** |",
         "peaked at {least_gb} GB on an H100 at {least} ms a step; without them it takes {whole_gb} GB and {whole} ms "
         "({whole_auto} with checkpointing as it is by default",
-        "(fp8 {fp8} ms, int8 {int8}, bf16 {bf16})",
-        "the right column was {eager_slow}, {sdpa_slow} and {fa4_slow}",
         "from {sdxl_eager} ms (eager) and {sdxl_compiled} (compiled) to {sdxl_recorded} ms on an H200, for "
         "{sdxl_recorded_gb} GB instead of {sdxl_compiled_gb}",
-        "a step takes {wan_eager} ms eager, {wan_sdpa} with torch's own attention and {wan_fa4} with FlashAttention 4 "
-        "on an H200 ({wan_kept} with attention kept)",
+        "an H200 takes {recorded_bf16_checkpointed} and {recorded_bf16} ms, with fp8 products "
+        "{recorded_fp8_checkpointed} and {recorded_fp8}",
+        "(4 blocks) takes {wan_eager} ms eager, {wan_sdpa} with torch's own attention and {wan_fa4} with FlashAttention 4",
+        "HunyuanVideo's (2 + 4 blocks) {hunyuan_eager}, {hunyuan_sdpa} and {hunyuan_fa4}.",
     ),
     "docs/settings.md": (
         "a step took {linear_off} ms with off ({linear_off_graphs} graphs) and {linear_on} ms with on "
@@ -125,7 +133,7 @@ CLAIMS = {
 
 @pytest.mark.parametrize("page", CLAIMS)
 def test_pages_tell_the_figures_of_the_records(page: str) -> None:
-    figures = width_of_flux() | whole_models() | clips()
+    figures = width_of_flux() | whole_models() | clips() | products()
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     missing = [words for each in CLAIMS[page] if (words := each.format(**figures)) not in text]
     assert not missing
