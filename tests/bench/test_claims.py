@@ -115,7 +115,8 @@ CLAIMS = {
         "{sdxl_recorded_gb} GB instead of {sdxl_compiled_gb}",
         "an H200 takes {recorded_bf16_checkpointed} and {recorded_bf16} ms, with fp8 products "
         "{recorded_fp8_checkpointed} and {recorded_fp8}",
-        "(4 blocks) takes {wan_eager} ms eager, {wan_sdpa} with torch's own attention and {wan_fa4} with FlashAttention 4",
+        "(4 blocks) takes {wan_eager} ms eager, {wan_sdpa} with torch's own attention and {wan_fa4} with "
+        "FlashAttention 4",
         "HunyuanVideo's (2 + 4 blocks) {hunyuan_eager}, {hunyuan_sdpa} and {hunyuan_fa4}.",
     ),
     "docs/settings.md": (
