@@ -7,6 +7,7 @@ from tests.tiny.rule_values import PRODIGY, SDXL, TEXT, TEXT_RATIO, Values
 KEPT: list[Values] = [
     {"saving.output_dir": "~/runs"},
     {"compile.cuda_graphs": "on"},
+    {"compile.cuda_graphs": "on", "training.num_processes": 2},
     {"compile.cuda_graphs": "on", "memory.checkpointing_kind": "block", "compile.compile": False},
     {"compile.cuda_graphs": "on", "network.network_dropout": 0.1, "training.gradient_checkpointing": False},
     {"memory.blocks_to_swap": 3, "network.network_dropout": 0.1},

@@ -8,8 +8,6 @@ _TWO: Values = {"training.num_processes": 2}
 
 PROCESS_ROWS: list[tuple[Values, str, str]] = [
     ({**_TWO, "compile.compile_backend": "cudagraphs"}, "compile.compile_backend", "several processes (2)"),
-    ({**_TWO, "compile.cuda_graphs": "on"}, "compile.cuda_graphs", "several processes (2)"),
-    ({**_TWO, "compile.compile_mode": "max-autotune"}, "compile.compile_mode", "several processes (2)"),
     ({**_TWO, "memory.blocks_to_swap": 3}, "training.num_processes", "a copy of the 3"),
     (
         {**_TWO, "training.kind": "full", "optimizer.fused_backward": True},
