@@ -18,6 +18,9 @@ _PASSES = 3
 _SHARE = 0.3
 """Least part of a forward pass that the processor needs for launching it, for recording to be tried at all. On an H200
 it is most of a pass of SDXL, which a replay shortens by nearly four fifths."""
+_LONG_S = 1.0
+"""Seconds of a forward pass from which on recording is not tried. Launching one of FLUX or Wan takes a tenth to a third
+of a second, and goes on while the GPU computes; of longer passes a trial takes a minute and more."""
 _GAIN = 0.03
 """Least part of a forward and backward pass that a replay has to save. FLUX's 4 + 8 compiled blocks gain 2 to 7 % on an
 H200. Launching also waits where a slow GPU has many kernels queued, so that the share alone does not decide."""
@@ -49,8 +52,12 @@ class Trial:
         out = function(*inputs, **named)
         launched = time.perf_counter()
         capture.wait()
-        self._shares.append((launched - began) / (time.perf_counter() - began))
-        if len(self._shares) == _PASSES:
+        seconds = time.perf_counter() - began
+        self._shares.append((launched - began) / seconds)
+        if seconds > _LONG_S:
+            self.words = f"a forward pass takes {seconds:.1f} s"
+            self.against = f"the GPU does not wait for the processor: {self.words}"
+        elif len(self._shares) == _PASSES:
             share = statistics.median(self._shares)
             self.words = f"launching takes {share:.0%} of a forward pass"
             if share < _SHARE:
