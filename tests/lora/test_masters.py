@@ -67,7 +67,7 @@ def test_a_run_follows_the_float32_one_and_goes_on_bit_by_bit(
         return config(
             tiny_flux, image_folder, tmp_path,
             network={"lora_weight_dtype": dtype, "network_dropout": 0.2},
-            training={"max_train_steps": 8, "gradient_accumulation_steps": 2},
+            training={"max_train_steps": 5, "gradient_accumulation_steps": 2},
         )  # fmt: skip
 
     wide, code = train_here(cfg("fp32"))

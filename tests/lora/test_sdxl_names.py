@@ -89,8 +89,8 @@ def test_files_of_earlier_versions_still_load_and_continue(tmp_path: Path) -> No
     stems = [{split_key(key)[0] for key in safetensors.torch.load_file(path)} for path in (old, new)]
     assert all("_input_blocks_" in stem or "_output_blocks_" in stem or "_middle_block_" in stem for stem in stems[1])
     assert not stems[0] & stems[1] and any("_down_blocks_" in stem for stem in stems[0])
+    fresh, _ = tiny()
     for path in (old, new):
-        fresh, _ = tiny()
         check_continue(path, known, dict.fromkeys(fresh.layers, Size(2, 3.0)))
         with torch.no_grad():
             for part in fresh.parameters():
