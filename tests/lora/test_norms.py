@@ -102,7 +102,8 @@ def test_nothing_waits_for_the_device() -> None:
 def cfg(base: Path, images: Path, where: Path, steps: int, dtype: str = "fp32", limit: float | None = LIMIT) -> Config:
     return config(
         base, images, where,
-        network={"lora_weight_dtype": dtype, **({"scale_weight_norms": limit} if limit else {})},
+        network={"lora_weight_dtype": dtype, "targets_include": ["attn.to_q", "ff.net.2"],
+                 **({"scale_weight_norms": limit} if limit else {})},
         training={"max_train_steps": steps},
         optimizer={"lr_scheduler": "constant", "lr_warmup": 0.0, "learning_rate": 0.01},
     )  # fmt: skip

@@ -28,7 +28,8 @@ def test_the_settings_reach_the_run(tiny_flux: Path, image_folder: Path, tmp_pat
         cfg = config(
             tiny_flux, image_folder, tmp_path,
             memory={"checkpointing_kind": kind}, training={"max_train_steps": 2},
-            network={"network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.2},
+            network={"network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.2,
+                     "targets_include": ["attn.to_q", "ff.net.2"]},
         )  # fmt: skip
         run, code = train_here(cfg)
         assert code == 0, events(run, "error")

@@ -38,9 +38,11 @@ def test_no_break_and_no_recompile(
     """
     eager = Training(0, model=model(kind, compute, products), kind=checkpointing).run(3, validate_every=2)
     # the partitioner that inductor has, which recomputes within the graphs
-    backend = "aot_eager_decomp_partition" if checkpointing == "auto" else "aot_eager"
+    backends = {"auto": "aot_eager_decomp_partition", "block": "aot_eager", "off": "eager"}
     base = model(kind, compute, products)
-    training = Training(count, model=base, kind=checkpointing, backend=backend, compiled=compiled, turns=turns)
+    training = Training(
+        count, model=base, kind=checkpointing, backend=backends[checkpointing], compiled=compiled, turns=turns
+    )
     blocks = [block for name in compiled for block in training.lists[name]]
     assert all(block.forward.recomputes == (checkpointing == "auto") for block in blocks)
     assert training.run(3, validate_every=2) == pytest.approx(eager, rel=1e-5)

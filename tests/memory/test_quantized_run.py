@@ -25,8 +25,10 @@ MEMORY = [
 
 
 def run_of(tiny_flux: Path, images: Path, where: Path, memory: dict[str, Any], steps: int = 4) -> Run:
-    training = {"max_train_steps": steps}
-    cfg = config(tiny_flux, images, where, memory=memory, optimizer={"learning_rate": 1e-3}, training=training)
+    cfg = config(
+        tiny_flux, images, where, memory=memory, optimizer={"learning_rate": 1e-3},
+        training={"max_train_steps": steps}, network={"targets_include": ["attn.to_q", "proj_mlp", "ff.net.2"]},
+    )  # fmt: skip
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
     return run

@@ -20,6 +20,7 @@ def settings(base: Path, images: Path, where: Path, memory: dict, **more: dict) 
     training = {"max_train_steps": 6, "gradient_accumulation_steps": 2} | more.pop("training", {})
     return config(
         base, images, where, compile=compile_, memory=memory, training=training,
+        network={"targets_include": ["attn.to_q", "proj_mlp", "ff.net.2"]},
         dataset={"validation_split": 0.25},
         sampling={"prompts": [prompt], "sample_every_n_steps": 3, "sample_at_end": False},
         validation={"validate_every_n_steps": 2, "validate_at_end": False},
