@@ -87,17 +87,14 @@ def test_inductor_is_equal_too() -> None:
 def test_linear_layers_left_out_train_the_same() -> None:
     """Breaks split the saved tensors over many small graphs; pieces made once a shape are no recompiles.
 
-    One block class is compiled: test_swap_run.py has a run with both.
+    One block class is compiled; auto, which leaves none out, is in test_swap_run.py.
     """
     losses = Training(0, model=sparse_lora()).run(4, validate_every=3)
     single = {"compiled": ("single",), "checkpointing": True}
     swapped = Training(4, backend=Counting(), linear="on", **single, model=sparse_lora())
     assert swapped.report is not None and swapped.report.disable_linear
     assert swapped.run(4, validate_every=3) == pytest.approx(losses, rel=1e-6)
-    whole = Training(4, backend=Counting(), linear="auto", **single, model=sparse_lora())
-    assert whole.report is not None and not whole.report.disable_linear
-    assert whole.run(4, validate_every=3) == pytest.approx(losses, rel=1e-6)
-    assert (whole.stats.graphs, whole.stats.breaks) == (2, 0) and swapped.stats.breaks > 0
+    assert swapped.stats.breaks > 0
 
 
 def test_a_backward_without_its_hook_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
