@@ -73,15 +73,18 @@ def test_other_kinds_of_checkpointing(kind: str) -> None:
 
 @pytest.mark.slow
 def test_inductor_is_equal_too() -> None:
-    """One block class is compiled: that both make the same graphs is seen above."""
-    eager = Training(0, model=sparse_lora()).run(4, 2, validate_every=3)
+    """One block class, its graphs that train: both classes, and those without gradients, are seen above.
+
+    test_pipeline.py of the preview has inductor's without gradients.
+    """
+    eager = Training(0, model=sparse_lora()).run(4, 2)
     single = {"backend": "inductor", "compiled": ("single",)}
     plain = Training(0, **single, model=sparse_lora())
-    losses = plain.run(4, 2, validate_every=3)
+    losses = plain.run(4, 2)
     assert losses == pytest.approx(eager, rel=1e-4)
     swapped = Training(4, **single, model=sparse_lora(), fresh=False)
-    assert swapped.run(4, 2, validate_every=3) == losses
-    assert (plain.stats.graphs, swapped.stats.graphs, swapped.stats.recompiles) == (2, 0, 0)
+    assert swapped.run(4, 2) == losses
+    assert (plain.stats.graphs, swapped.stats.graphs, swapped.stats.recompiles) == (1, 0, 0)
 
 
 def test_linear_layers_left_out_train_the_same() -> None:
