@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -11,52 +12,26 @@ import pytest
 
 from backend.base import compile_cache
 from backend.compile import cache_key
+from tests.tiny import cold_start
 
 ROOT = Path(__file__).parents[2]
 
-RUN = """
-import json, sys
-from pathlib import Path
-from backend.compile import cache_key
-folder = cache_key.use_cache_folder(sys.argv[1])
-import torch
-from backend.compile.model_compiler import compile_model
-from backend.compile.telemetry import Telemetry
-from backend.memory.quantized_linear import quantize_layer
-from tests.tiny.blocks import Stack, lists
-stack = Stack()
-for number, block in enumerate(stack.firsts):
-    quantize_layer(stack, f"firsts.{number}.linear", block.linear.weight, "int8", "bf16")
-compile_model(stack, lists(stack), dynamic="false")
-telemetry = Telemetry(folder).start()
-x = torch.randn(2, 5, 8).requires_grad_()
-stack(x).sum().backward()
-with torch.no_grad():
-    stack(x.detach())
-stats = telemetry.poll()
-telemetry.stop()
-print(json.dumps({"folder": str(folder), "graphs": stats.graphs, "hits": stats.cache_hits, "misses": stats.cache_misses,
-    "cached": [e.cached for e in telemetry.new_events() if e.kind == "compile"]}))
-"""
-
-
-def start(folder: Path) -> dict:
-    command = [sys.executable, "-c", RUN, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
 
 @pytest.mark.slow
-def test_second_start_has_only_hits_and_an_import_brings_them(tmp_path: Path) -> None:
-    """Of a quantised base; that of another is proven by a whole run.
+def test_second_start_has_only_hits_and_an_import_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a quantised base; that of another is proven by a whole run. The second process is this one.
 
     Forward and backward come as one entry, from AOTAutograd's cache: nothing is traced again.
     """
-    first = start(tmp_path / "a")
-    assert (first["graphs"], first["hits"], first["misses"]) == (2, 0, 2) and first["cached"] == [False, False]
-    second = start(tmp_path / "a")
-    assert (second["graphs"], second["hits"], second["misses"]) == (2, 2, 0) and second["cached"] == [True, True]
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "/elsewhere")
+    command = [sys.executable, "-m", "tests.tiny.cold_start", str(tmp_path / "a")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first = pickle.loads(done.stdout)
+    assert (first["graphs"], first["hits"], first["misses"], first["cached"]) == (1, 0, 1, [False])
+    second = cold_start.start(str(tmp_path / "a"), first["settings"])
+    assert (second["graphs"], second["hits"], second["misses"], second["cached"]) == (1, 1, 0, [True])
     took = json.loads((Path(first["folder"]) / "durations.json").read_text())["first"]
     assert took["compiled"] > 0 and took["cached"] > 0
 

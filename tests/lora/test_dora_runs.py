@@ -18,6 +18,9 @@ from tests.tiny.training import config, events, lora_of, rows, same, state_of, t
 
 DORA = {"network_type": "dora", "network_dim": 2, "targets_include": ["attn.to_q", "attn.to_k", "ff.net.2"]}
 
+# Halves what is traced; training/test_compiled.py has runs with both classes.
+EAGER = [{"blocks": "double", "compile": False}]
+
 PROMPT = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2, "seed": 5, "text_length": 16}
 
 
@@ -35,23 +38,24 @@ def settings(base: Path, images: Path, where: Path, **changes: dict) -> Config:
 def test_a_run_makes_the_planned_graphs_and_resumes_exactly(
     tiny_flux: Path, image_folder: Path, tmp_path: Path
 ) -> None:
-    """In bf16, where the state has the masters and float32 lengths."""
+    """In bf16, where the state has the masters and float32 lengths. One class of blocks is compiled."""
 
     def cfg(steps: int, compiled: bool = False) -> Config:
         return settings(
             tiny_flux, image_folder, tmp_path,
             network={"lora_weight_dtype": "bf16"},
-            compile={"compile": compiled, "compile_backend": "aot_eager", "shape_mode": "static"},
+            compile={"compile": compiled, "compile_backend": "aot_eager", "shape_mode": "static",
+                     "compile_blocks": EAGER},
             training={"max_train_steps": steps},
         )  # fmt: skip
 
     straight, code = train_here(cfg(4))
     assert code == 0, events(straight, "error")
-    graphs, code = train_here(cfg(4, compiled=True))
+    graphs, code = train_here(cfg(2, compiled=True))
     assert code == 0, events(graphs, "error")
     last, planned = rows(graphs)[-1], events(graphs, "plan")[0]["graphs"]["planned"]
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned > 0
-    assert [row["loss"] for row in rows(graphs)] == pytest.approx([row["loss"] for row in rows(straight)], rel=1e-3)
+    assert [row["loss"] for row in rows(graphs)] == pytest.approx([row["loss"] for row in rows(straight)[:2]], rel=1e-3)
     half, _ = train_here(cfg(2))
     half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
     _, code = train_here(cfg(4), half, resume=True)
@@ -72,10 +76,11 @@ def test_a_run_makes_the_planned_graphs_and_resumes_exactly(
 
 
 def test_memory_changes_nothing(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
-    """Every kind of checkpointing, and swapped blocks, of which some are trained and some are not."""
-    ways: list[dict] = [{}]
-    ways += [{"kind": kind} for kind in ("selective", "offload")]
-    ways += [{"swap": 4, "kind": "block"}, {"swap": 3, "compile": True}]
+    """Two kinds of checkpointing, each with swapped blocks, of which some are trained and some are not; compiled too.
+
+    Three settings at once: any one that changed something would show, and test_swap.py has them one by one.
+    """
+    ways: list[dict] = [{}, {"kind": "offload", "swap": 4}, {"kind": "selective", "swap": 3, "compile": True}]
     network = {"targets_include": ["single_transformer_blocks.0.attn.to_q", "transformer_blocks.*"]}
     seen = []
     for way in ways:
@@ -84,7 +89,7 @@ def test_memory_changes_nothing(tiny_flux: Path, image_folder: Path, tmp_path: P
             tiny_flux, image_folder, tmp_path, network=network,
             training={"gradient_checkpointing": kind is not None},
             memory={"checkpointing_kind": kind or "auto", "blocks_to_swap": way.get("swap", 0)},
-            compile={"compile": way.get("compile", False), "compile_backend": "eager"},
+            compile={"compile": way.get("compile", False), "compile_backend": "eager", "compile_blocks": EAGER},
             sampling={"prompts": [{**PROMPT, "steps": 1, "lora_scale": 0.5}]},
         )  # fmt: skip
         run, code = train_here(cfg)
@@ -104,7 +109,8 @@ def test_a_quantised_base_starts_as_with_a_lora_and_trains(tiny_flux: Path, imag
             tiny_flux, image_folder, tmp_path,
             network={"network_type": network, "lora_fused": True},
             memory={"base_quantization": "int8"},
-            compile={"compile": network == "dora", "compile_backend": "eager", "shape_mode": "static"},
+            compile={"compile": network == "dora", "compile_backend": "eager", "shape_mode": "static",
+                     "compile_blocks": EAGER},
         )  # fmt: skip
         run, code = train_here(cfg)
         assert code == 0, events(run, "error")
@@ -120,7 +126,8 @@ def test_a_file_of_either_layout_is_gone_on_from_and_strength_0_draws_the_base(
     for layout in ("diffusers", "kohya"):
         cfg = settings(
             tiny_flux, image_folder, tmp_path, saving={"save_layout": layout},
-            sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
+            sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}] * (layout == "kohya"),
+                      "sample_at_start": layout == "kohya"},
         )  # fmt: skip
         run, code = train_here(cfg)
         assert code == 0, events(run, "error")

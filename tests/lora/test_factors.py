@@ -100,12 +100,15 @@ def test_convolutions_of_one_pixel(kind: str) -> None:
 def test_a_run_makes_the_planned_graphs_and_resumes_exactly(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, kind: str
 ) -> None:
+    """One class of blocks is compiled; training/test_compiled.py has a run of a LoKr with both."""
+
     def cfg(steps: int, compiled: bool = False):
         return config(
             tiny_flux, image_folder, tmp_path,
             network={"network_type": kind, "network_dim": 2, "targets_include": ["attn.to_q", "attn.to_k"],
                      "layer_settings": [{"layers": "attn.to_k", "learning_rate": 0.02}]},
-            compile={"compile": compiled, "compile_backend": "aot_eager", "shape_mode": "static"},
+            compile={"compile": compiled, "compile_backend": "aot_eager", "shape_mode": "static",
+                     "compile_blocks": [{"blocks": "double", "compile": False}]},
             optimizer={"lr_scheduler": "constant", "lr_warmup": 0.0},
             training={"max_train_steps": steps},
         )  # fmt: skip

@@ -60,14 +60,12 @@ def cfg(base: Path, images: Path, where: Path, steps: int, schedule: str = "cons
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_a_run_has_two_rates_a_layer_and_resumes_exactly(
-    tiny_flux: Path, image_folder: Path, tmp_path: Path, dtype: str
-) -> None:
-    whole = cfg(tiny_flux, image_folder, tmp_path, 4, lora_weight_dtype=dtype)
+def test_a_run_has_two_rates_a_layer_and_resumes_exactly(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
+    """In bf16, where the rates are those of the masters; the test below is in float32."""
+    whole = cfg(tiny_flux, image_folder, tmp_path, 4, lora_weight_dtype="bf16")
     straight, code = train_here(whole)
     assert code == 0, events(straight, "error")
-    half, _ = train_here(cfg(tiny_flux, image_folder, tmp_path, 2, lora_weight_dtype=dtype))
+    half, _ = train_here(cfg(tiny_flux, image_folder, tmp_path, 2, lora_weight_dtype="bf16"))
     dump(whole, half.config_path, whole=True)
     _, code = train_here(whole, half, resume=True)
     assert code == 0, events(half, "error")

@@ -102,7 +102,8 @@ def test_nothing_waits_for_the_device() -> None:
 def cfg(base: Path, images: Path, where: Path, steps: int, dtype: str = "fp32", limit: float | None = LIMIT) -> Config:
     return config(
         base, images, where,
-        network={"lora_weight_dtype": dtype, **({"scale_weight_norms": limit} if limit else {})},
+        network={"lora_weight_dtype": dtype, "targets_include": ["attn.to_q", "ff.net.2"],
+                 **({"scale_weight_norms": limit} if limit else {})},
         training={"max_train_steps": steps},
         optimizer={"lr_scheduler": "constant", "lr_warmup": 0.0, "learning_rate": 0.01},
     )  # fmt: skip
@@ -112,19 +113,23 @@ def cfg(base: Path, images: Path, where: Path, steps: int, dtype: str = "fp32", 
 def test_a_run_keeps_to_the_limit_tells_so_and_resumes_exactly(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, dtype: str
 ) -> None:
+    """float32 beside a run without limit; bf16, whose state has all of float32's and the masters, resumed."""
     whole = cfg(tiny_flux, image_folder, tmp_path, 4, dtype)
     straight, code = train_here(whole)
     assert code == 0, events(straight, "error")
-    free, _ = train_here(cfg(tiny_flux, image_folder, tmp_path, 4, dtype, None))
-    left, grown = ({path: norm_of(run, path) for path in layers(run)} for run in (straight, free))
-    assert max(left.values()) == pytest.approx(LIMIT, rel=1e-4) and max(grown.values()) > 1.2 * LIMIT
+    left = {path: norm_of(straight, path) for path in layers(straight)}
+    assert max(left.values()) == pytest.approx(LIMIT, rel=1e-4)
     last = rows(straight)[-1]
     assert last["norm_max"] == pytest.approx(max(left.values()), rel=1e-5)
     assert last["norm_mean"] == pytest.approx(sum(left.values()) / len(left), rel=1e-4)
-    assert 0 < last["layers_scaled"] <= len(left) and rows(free)[-1]["layers_scaled"] is None
+    assert 0 < last["layers_scaled"] <= len(left)
     with safetensors.safe_open(straight.checkpoints_dir / "tiny.safetensors", "pt") as file:
         assert file.metadata()["ss_scale_weight_norms"] == str(LIMIT)
-
+    if dtype == "fp32":
+        free, _ = train_here(cfg(tiny_flux, image_folder, tmp_path, 4, dtype, None))
+        assert max(norm_of(free, path) for path in layers(free)) > 1.2 * LIMIT
+        assert rows(free)[-1]["layers_scaled"] is None
+        return
     half, _ = train_here(cfg(tiny_flux, image_folder, tmp_path, 2, dtype))
     dump(whole, half.config_path, whole=True)
     _, code = train_here(whole, half, resume=True)

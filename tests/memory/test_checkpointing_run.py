@@ -22,46 +22,40 @@ def fresh() -> Iterator[None]:
 
 
 def test_the_settings_reach_the_run(tiny_flux: Path, image_folder: Path, tmp_path: Path) -> None:
-    """Every kind trains the same LoRA; offload says what it is worth on a CPU; the budget reaches torch."""
+    """Every kind trains the same LoRA; offload says what it is worth on a CPU."""
     saved = {}
     for kind in ("block", "offload", "selective"):
         cfg = config(
             tiny_flux, image_folder, tmp_path,
             memory={"checkpointing_kind": kind}, training={"max_train_steps": 2},
-            network={"network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.2},
+            network={"network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.2,
+                     "targets_include": ["attn.to_q", "ff.net.2"]},
         )  # fmt: skip
         run, code = train_here(cfg)
         assert code == 0, events(run, "error")
         saved[kind] = lora_of(run)
         assert ("saves nothing here" in str(events(run, "warning"))) == (kind == "offload")
     assert same(saved["block"], saved["offload"]) and same(saved["block"], saved["selective"])
-    cfg = config(
-        tiny_flux, image_folder, tmp_path,
-        memory={"activation_memory_budget": 0.3}, compile={"compile": True, "compile_backend": "eager"},
-        training={"max_train_steps": 1, "gradient_checkpointing": False},
-    )  # fmt: skip
-    run, code = train_here(cfg)
-    assert code == 0, events(run, "error")
-    assert torch._functorch.config.activation_memory_budget == 0.3
 
 
 def test_a_run_recomputes_within_its_graphs(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The setting reaches compile, torch's partitioner and the log, and the losses are those of block."""
+    """The setting and the budget reach compile, torch's partitioner and the log; the losses are those without."""
     losses = {}
-    for kind in ("auto", "block"):
+    for within, backend, budget in ((True, "aot_eager_decomp_partition", None), (False, "eager", 0.3)):
         caplog.clear()
         cfg = config(
-            tiny_flux, image_folder, tmp_path,
-            memory={"checkpointing_kind": kind}, training={"max_train_steps": 2, "gradient_checkpointing": True},
-            compile={"compile": True, "compile_backend": "aot_eager_decomp_partition"},
+            tiny_flux, image_folder, tmp_path, memory={} if budget is None else {"activation_memory_budget": budget},
+            training={"max_train_steps": 2, "gradient_checkpointing": within},
+            compile={"compile": True, "compile_backend": backend,
+                     "compile_blocks": [{"blocks": "double", "compile": False}]},
             network={"targets_include": ["attn.to_q"]},
         )  # fmt: skip
         with caplog.at_level("INFO"):
             run, code = train_here(cfg)
         assert code == 0, events(run, "error")
-        assert ("checkpointing within the graphs" in caplog.text) == (kind == "auto")
-        assert torch._functorch.config.activation_memory_budget == (0.0 if kind == "auto" else 1.0)
-        losses[kind] = [row["loss"] for row in rows(run)]
-    assert losses["auto"] == pytest.approx(losses["block"], rel=1e-5)
+        assert ("checkpointing within the graphs" in caplog.text) == within
+        assert torch._functorch.config.activation_memory_budget == (0.0 if within else budget)
+        losses[within] = [row["loss"] for row in rows(run)]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-5)

@@ -24,8 +24,12 @@ MEMORY = [
 ]
 
 
-def run_of(tiny_flux: Path, images: Path, where: Path, memory: dict[str, Any]) -> Run:
-    run, code = train_here(config(tiny_flux, images, where, memory=memory, optimizer={"learning_rate": 1e-3}))
+def run_of(tiny_flux: Path, images: Path, where: Path, memory: dict[str, Any], steps: int = 4) -> Run:
+    cfg = config(
+        tiny_flux, images, where, memory=memory, optimizer={"learning_rate": 1e-3},
+        training={"max_train_steps": steps}, network={"targets_include": ["attn.to_q", "proj_mlp", "ff.net.2"]},
+    )  # fmt: skip
+    run, code = train_here(cfg)
     assert code == 0, events(run, "error")
     return run
 
@@ -55,7 +59,7 @@ def test_a_run_on_a_quantised_base_is_near_the_plain_one(
 
 def test_captions_of_quantised_encoders_are_kept_apart(tiny_flux: Path, images: Path, tmp_path: Path) -> None:
     def kept(kind: str) -> int:
-        run_of(tiny_flux, images, tmp_path, {"text_encoder_quantization": kind})
+        run_of(tiny_flux, images, tmp_path, {"text_encoder_quantization": kind}, steps=1)
         return sum(1 for path in (tmp_path / "cache").rglob("*.safetensors"))
 
     first = kept("none")

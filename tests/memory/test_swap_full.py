@@ -25,7 +25,7 @@ def training(count: int, dtype: torch.dtype = torch.float32, optimizer: str = "a
 def unswapped(steps: int, dtype: torch.dtype, optimizer: str) -> tuple[list[float], dict[str, Tensor]]:
     torch.manual_seed(0)
     plain = training(0, dtype, optimizer)
-    return plain.run(steps), plain.weights()
+    return plain.run(steps, validate_every=3), plain.weights()
 
 
 def same(own: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -45,10 +45,10 @@ def test_losses_and_weights_are_those_of_the_run_without(
     count: int, ring: int, dtype: torch.dtype, optimizer: str, checkpointing: bool
 ) -> None:
     """Validation in between, and rounding at random."""
-    losses, weights = unswapped(8, dtype, optimizer)
+    losses, weights = unswapped(4, dtype, optimizer)
     torch.manual_seed(0)
     swapped = training(count, dtype, optimizer, ring=ring, checkpointing=checkpointing)
-    assert swapped.run(8) == losses
+    assert swapped.run(4, validate_every=3) == losses
     assert same(swapped.weights(), weights)
     assert swapped.swap is not None and swapped.swap.states is not None
     assert (swapped.swap.states.nbytes > 0) == (optimizer != "adafactor")
@@ -62,17 +62,17 @@ def test_losses_and_weights_are_those_of_the_run_without(
 
 def test_compiled_blocks_have_the_same_graphs_and_none_twice() -> None:
     """One block class is compiled; addresses stay though weights change and move."""
-    losses, _ = unswapped(8, torch.float32, "adamw")
+    losses, _ = unswapped(4, torch.float32, "adamw")
     swapped = training(4, backend="aot_eager", compiled=("single",))
-    assert swapped.run(8) == pytest.approx(losses, rel=1e-5)
+    assert swapped.run(4, validate_every=3) == pytest.approx(losses, rel=1e-5)
     assert (swapped.stats.graphs, swapped.stats.recompiles, swapped.stats.breaks) == (2, 0, 0)
 
 
 def test_weights_that_do_not_go_back_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the others rest on: a step that the host's memory does not get changes the run."""
-    losses, _ = unswapped(8, torch.float32, "adamw")
+    losses, _ = unswapped(4, torch.float32, "adamw")
     monkeypatch.setattr(Ring, "_store", lambda self, place: setattr(place, "changed", False))
-    assert training(4).run(8) != losses
+    assert training(4).run(4, validate_every=3) != losses
 
 
 def test_a_saved_state_continues_bit_by_bit_with_or_without_swap() -> None:

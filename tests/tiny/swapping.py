@@ -69,13 +69,16 @@ class Training:
         compiled: Sequence[str] = ("double", "single"),
         full: str | None = None,
         turns: bool = False,
+        fresh: bool = True,
     ) -> None:
         """compiled: the block classes that `backend` compiles; the others stay eager.
 
         full: optimizer of the model's own weights, stepped in the backward pass. turns: the frozen weights leave the
-        device after each step, as for a sample that is decoded (offload by turns).
+        device after each step, as for a sample that is decoded (offload by turns). fresh: without the graphs of the
+        training before it.
         """
-        torch._dynamo.reset()
+        if fresh:
+            torch._dynamo.reset()
         self.device, self.dtype, self.turns = torch.device(device), dtype, turns
         self.model = model or denoiser_with_lora(double=DOUBLE, single=SINGLE)
         for parameter in self.model.parameters():
