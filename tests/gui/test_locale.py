@@ -113,9 +113,10 @@ FAILED = {
     "frei. Die Datei (LoRA) von Schritt 2 ist aufgehoben in checkpoints/a.safetensors.",
     "Set compile.cuda_graphs to off: recorded passes keep 0.5 GB. In order of least cost: (1) let the VAE work in "
     "tiles (memory.vae_tiling = on): saves about 0.9 GB and costs nothing that can be seen; (2) turn on gradient "
-    "checkpointing (training.gradient_checkpointing = true): saves about 5.1 GB and costs about a third more time a step.": ""
-    "compile.cuda_graphs auf off setzen: aufgezeichnete Durchläufe behalten 0.5 GB. Nach den geringsten Kosten geordnet: (1) "
-    "die VAE in Kacheln arbeiten lassen (memory.vae_tiling = on): spart etwa 0.9 GB und kostet nichts Sichtbares; (2) "
+    "checkpointing (training.gradient_checkpointing = true): saves about 5.1 GB and costs about a third more time a "
+    "step.": "compile.cuda_graphs auf off setzen: aufgezeichnete Durchläufe behalten 0.5 GB. Nach den geringsten "
+    "Kosten geordnet: (1) die VAE in Kacheln arbeiten lassen (memory.vae_tiling = on): spart etwa 0.9 GB und kostet "
+    "nichts Sichtbares; (2) "
     "Gradient Checkpointing einschalten (training.gradient_checkpointing = true): spart etwa 5.1 GB und kostet etwa "
     "ein Drittel mehr Zeit pro Schritt.",
     "The trainer ended with exit code 3. Its last line was: Bus error": "Der Trainer endete mit Exit-Code 3. Seine "
