@@ -172,8 +172,8 @@ _PLAIN = Placed()
 _WIDE = ("tables", "text", "path")
 _NUMBERS = {"int": "numeric", "float": "decimal"}
 _ONE_A_LINE = {"table": "one per line: name = value", "str_list": "one per line"}
-WORDS = (*_ONE_A_LINE.values(), "not set", "More", "on", "off", "none")
-"""What widgets and tables of differences show in place of a value."""
+WORDS = (*_ONE_A_LINE.values(), "not set", "More", "on", "off", "none", "most")
+"""What widgets, tables of differences and drawings show in place of a value."""
 
 
 def elem_id(path: str) -> str:

@@ -207,11 +207,8 @@ def learning_rate(cfg: OptimizerSection, steps: int) -> str:
     """The learning rate over a run of ``steps`` optimizer steps; a note instead for a custom scheduler class."""
     factors = rate_factors(cfg, steps)
     if factors is None:
-        return frame(
-            "Learning rate",
-            [f'<text x="{_LEFT}" y="24">{escape(cfg.lr_scheduler)} is a custom scheduler: no curve.</text>'],
-            40,
-        )
+        note = f"{cfg.lr_scheduler} is a custom scheduler: no curve."
+        return frame("Learning rate", [f'<text x="{_LEFT}" y="24">{escape(note)}</text>'], 40)
     ticks_x = [(share, f"{round(steps * share):,}") for share in (0, 0.25, 0.5, 0.75, 1)]
     rate = f"{cfg.learning_rate:.2g}"
     return curve([f * 0.94 for f in factors], "Learning rate over the run", ticks_x, [(0, "0"), (0.94, rate)], "step")

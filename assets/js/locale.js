@@ -48,9 +48,11 @@ const patternOf = (text) => {
   const value = weak ? "([\\d.,:–+−-]+(?: ?[%A-Za-z]{1,3})?)" : "(.*?)";
   const [first] = parts[0];
   const start = first ? `[${escaped(first)}${escaped(first.toUpperCase())}]${escaped(parts[0].slice(1))}` : "";
-  // A value at the start ends with its sentence, and any value where the text has no end of its own.
-  const inside = weak || /[.!?…]/.test(text) ? value : "((?:(?![.!?] [A-Za-z]).)*?)";
-  const leading = weak || first ? inside : "((?:(?![.!?] [A-Z]).)*?)";
+  // A value at the start ends with its sentence, and any value of a text that is one sentence.
+  const sentence = "((?:(?![.!?] [A-Z“\\d]).)*?)";
+  const open = /[.!?…]/.test(text) ? sentence : "((?:(?![.!?] [A-Za-z]).)*?)";
+  const inside = weak || /[.!?…][ {]/.test(text) ? value : open;
+  const leading = weak || first ? inside : sentence;
   const source = start + leading + parts.slice(1).map(escaped).join(inside);
   return {
     text,
@@ -58,7 +60,7 @@ const patternOf = (text) => {
     short: letters < 10 && !/[.:“(]/.test(text),
     opens: Boolean(first),
     numbers: (text.match(/\{\d+\}/g) || []).map((mark) => mark.slice(1, -1)),
-    pattern: new RegExp(`^${source}${/[.!?…:]$|[.}]\{\d+\}$/.test(text) ? "" : "(?<stop>\\.?)"}$`, "s"),
+    pattern: new RegExp(`^${source}${/[.!?…:]$|[.}] ?\{\d+\}$/.test(text) ? "" : "(?<stop>\\.?)"}$`, "s"),
   };
 };
 // By their longest word: only texts that have it are compared. Those that begin as the text does count first.
@@ -100,14 +102,33 @@ const byPattern = (text, depth) => {
 };
 // Several texts in one: parts of a line, or sentences one after the other. At a colon, a comma or "and" only if each
 // part is one: names of files come with them too.
-const PARTS = [/( · )/, /(?<=[.!?])( )(?=[A-Z“\d]|[a-z]+_)/];
+const SENTENCES = /(?<=[.!?])( )(?=[A-Z“\d]|[a-z]+_)/;
 const CLOSE_PARTS = [/, and /, /(: )/, /(?=, )/];
+// Sentences one after the other, of which some may be one text together.
+/** @type {(text: string, depth: number) => string | undefined} */
+const bySentences = (text, depth) => {
+  const parts = text.split(SENTENCES);
+  if (parts.length < 2) return undefined;
+  let translated = "";
+  for (let at = 0, end; at < parts.length; at = end + 1) {
+    end = parts.length;
+    while (end > at + 1 && !whole(parts.slice(at, end).join(""))) end -= 2;
+    translated += search(parts.slice(at, end).join(""), depth + 1) + (parts[end] ?? "");
+  }
+  return translated;
+};
+// A list in a sentence: (1) this; (2) that.
+/** @type {(text: string, depth: number) => string | undefined} */
+const byNumbers = (text, depth) => {
+  const items = text.startsWith("(1) ") ? text.split(/(; )(?=\(\d+\) )/) : [];
+  return items.length > 1 ? items.map((item) => search(item, depth + 1)).join("") : undefined;
+};
 /** @type {(text: string, depth: number) => string | undefined} */
 const byParts = (text, depth) => {
-  for (const between of PARTS) {
-    const parts = text.split(between);
-    if (parts.length > 1) return parts.map((part) => search(part, depth + 1)).join("");
-  }
+  const pieces = text.split(/( · )/);
+  if (pieces.length > 1) return pieces.map((part) => search(part, depth + 1)).join("");
+  const sentences = bySentences(text, depth);
+  if (sentences !== undefined) return sentences;
   for (const between of CLOSE_PARTS) {
     const parts = text.split(between);
     const shown = parts.map((part) => lookup(part, depth + 1) ?? (/[A-Za-z]{3}/.test(part) ? undefined : part));
@@ -120,7 +141,7 @@ const byParts = (text, depth) => {
 const lookup = (text, depth) => {
   const [, before, core, after] = /^(\s*)(.*?)(\s*)$/s.exec(text);
   if (depth > 4 || !/[A-Za-z]{2}/.test(core)) return undefined;
-  const shown = whole(core) ?? byPattern(core, depth) ?? byParts(core, depth);
+  const shown = whole(core) ?? byNumbers(core, depth) ?? byPattern(core, depth) ?? byParts(core, depth);
   return shown === undefined ? undefined : before + shown + after;
 };
 const search = (text, depth = 0) => lookup(text, depth) ?? text;

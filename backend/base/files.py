@@ -325,12 +325,13 @@ def _explain(error: Exception, target: Path, expected: int | None, free: int | N
     kept = " The file that was there is unchanged." if os.path.exists(target) else ""
     # torch's zip writer says only "file write failed"; a disk with nothing left tells the rest.
     if is_disk_full(error) or (not isinstance(error, OSError) and free is not None and free < 4096):
-        needs = f" needs {human_bytes(expected)}," if expected else ""
-        has = f" {human_bytes(free)} are free" if free is not None else " the disk is full"
-        return DiskFull(
-            f"No space left on the disk for {target}:{needs}{has}.{kept}",
-            "Free some space, or choose another folder, then try again.",
-        )
+        room = f"{human_bytes(free)} are free" if free is not None else "the disk is full"
+        if expected and free is not None:
+            room = f"needs {human_bytes(expected)}, {human_bytes(free)} are free"
+        elif expected:
+            room = f"needs {human_bytes(expected)}, the disk is full"
+        text = f"No space left on the disk for {target}: {room}."
+        return DiskFull(f"{text}{kept}", "Free some space, or choose another folder, then try again.")
     refused = None if isinstance(error, OSError) else _REFUSED_WORDS.search(str(error))
     if isinstance(error, OSError):
         number, reason = error.errno, error.strerror or str(error)
@@ -348,4 +349,5 @@ def _explain(error: Exception, target: Path, expected: int | None, free: int | N
         errno.ENAMETOOLONG: "Choose a shorter name or a folder nearer to the root of the disk.",
     }
     remedy = remedies.get(number or 0, "Check the disk, or choose another folder.")
-    return WriteFailed(f"{target} can't be written: {reason}.{kept}", remedy, number)
+    text = f"{target} can't be written: {reason}."
+    return WriteFailed(f"{text}{kept}", remedy, number)

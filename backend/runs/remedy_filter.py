@@ -39,6 +39,14 @@ FOLLOWED: tuple[tuple[str, str, str, Callable[[Any], bool]], ...] = (
 )
 
 
+def shortened(remedy: str) -> set[str]:
+    """All that `unfollowed` can make of a remedy, but not the remedy itself."""
+    made = {remedy}
+    for phrase, rest, *_ in FOLLOWED:
+        made |= {each.replace(phrase, rest) for each in made if phrase in each}
+    return {each[:1].upper() + each[1:] for each in made} - {remedy}
+
+
 def unfollowed(remedy: str, settings: Settings | None) -> str:
     """The remedy without what `settings` (values by ``section.name``) have already; all of it where these are None."""
     for phrase, rest, path, is_followed in FOLLOWED if settings is not None else ():

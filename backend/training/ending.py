@@ -92,7 +92,8 @@ def _without_numbers(trainer: Trainer, lost: NotFinite) -> Failed:
         f"Start again from it ({trainer.saver.files.again}) with a lower learning rate, a longer warm-up, or bf16 "
         "instead of fp16."
     )
-    return Failed(f"{lost} Training was stopped. {keep_good(trainer)}", remedy)
+    stopped = "Training was stopped."
+    return Failed(f"{lost} {stopped} {keep_good(trainer)}", remedy)
 
 
 def _warn_of_no_step(run: Run, trainer: Trainer, events: EventWriter) -> None:

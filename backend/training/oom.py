@@ -34,7 +34,7 @@ _DOING = {
     "sample": "drawing samples",
     "validate": "measuring the validation loss",
     "picture_losses": "measuring the loss of each image",
-    "save": "saving",
+    "save": "saving the files",
     "pause": "waiting for a preview, or taking the model back to the GPU after it",
 }
 _STAGES = {
@@ -163,16 +163,26 @@ def explanation(
     """The error as a person should read it. shape: of what was worked on. keep: saves what can be, and says what."""
     log.error("%s", "".join(traceback.format_exception(error)).rstrip())
     phase, shortage = last_phase(events), Shortage.read(str(error))
-    doing = f"{_DOING.get(phase, phase or 'starting')}{f' ({shape})' if shape else ''}"
+    doing = _DOING.get(phase, phase or "starting the run")
     need = max(shortage.missing or 0, _LEAST)
     if is_out_of_vram(error):
-        text = f"The GPU ran out of memory while {doing}. {shortage.words()} {keep()}"
+        text = f"The GPU ran out of memory while {doing}."
+        if shape:
+            text = f"The GPU ran out of memory while {doing} ({shape})."
+        text = _joined(text, shortage.words(), keep())
         offer = f"{_without_recordings(events)} {remedy(expected, phase, need)}"
-        return OutOfMemory(" ".join(text.split()), offer.strip())
-    text = f"The machine ran out of memory (RAM) while {doing}. {shortage.words()} {keep()}"
+        return OutOfMemory(text, offer.strip())
+    text = f"The machine ran out of memory (RAM) while {doing}."
+    if shape:
+        text = f"The machine ran out of memory (RAM) while {doing} ({shape})."
+    text = _joined(text, shortage.words(), keep())
     search = expected.search if expected is not None else None
     offered = [] if search is None else (search.cheapest_in_ram if search.on_gpu else search.cheapest)(need=need)
-    return OutOfRam(" ".join(text.split()), f"{LESS_RAM} {_in_order(offered)}".rstrip())
+    return OutOfRam(text, f"{LESS_RAM} {_in_order(offered)}".rstrip())
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(" ".join(sentences).split())
 
 
 def last_phase(events: EventWriter) -> str:

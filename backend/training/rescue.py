@@ -62,7 +62,8 @@ def keep(trainer: Trainer, error: BaseException) -> str:
         kept = trainer.saver.kept(trainer.position.step)
         if not kept and isinstance(failed, OSError):
             kept = _keep_elsewhere(trainer)
-        return kept or f"The last step could not be saved. {keep_good(trainer)}"
+        lost = "The last step could not be saved."
+        return kept or f"{lost} {keep_good(trainer)}"
     return trainer.saver.kept(step)
 
 
@@ -74,10 +75,10 @@ def _keep_elsewhere(trainer: Trainer) -> str:
         except Exception as failed:  # noqa: BLE001 - the next one may have room
             log.warning("Nor can it be saved in %s: %s", folder, failed)
             continue
-        what = f"{trainer.saver.files.noun} and state of step {trainer.position.step}"
+        noun, step = trainer.saver.files.noun, trainer.position.step
         return (
-            f"The run's folder takes no files: {what} are kept in {place}. To resume, copy what is in there into the "
-            "run's folder."
+            f"The run's folder takes no files: {noun} and state of step {step} are kept in {place}. To resume, copy "
+            "what is in there into the run's folder."
         )
     return ""
 
@@ -91,10 +92,12 @@ def keep_good(trainer: Trainer) -> str:
             newest = trainer.saver.save_rescued(good.tensors, good.step, good.sides)
     except Exception as failed:  # noqa: BLE001 - as above
         log.warning("The last good %s could not be saved: %s", noun, failed)
-    kept = f"The last good {noun} is kept: {newest.relative_to(run.path).as_posix()}." if newest else ""
+    kept = f"No {noun} was saved before it."
+    if newest:
+        kept = f"The last good {noun} is kept: {newest.relative_to(run.path).as_posix()}."
     has_state = survived("Looking for a resume state", run.has_state, False)
     state = "The resume state is that of the last save." if has_state else ""
-    return " ".join(filter(None, (kept or f"No {noun} was saved before it.", state)))
+    return f"{kept} {state}".rstrip()
 
 
 def survived(what: str, work: Callable[[], T], otherwise: T) -> T:

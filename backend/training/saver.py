@@ -91,8 +91,9 @@ class Saver:
             path = self._write(self._name_on_the_way())
         except WriteFailed as error:
             self._again_at = time.monotonic() + AGAIN_S
-            remedy = f"{error.remedy} Training continues, and the save is tried again every {AGAIN_S:.0f} seconds."
-            self.events.write(WarningEvent(text=f"Step {step} could not be saved. {error.text}", remedy=remedy))
+            again = f"Training continues, and the save is tried again every {AGAIN_S:.0f} seconds."
+            text = f"Step {step} could not be saved. {error.text}"
+            self.events.write(WarningEvent(text=text, remedy=f"{error.remedy} {again}"))
             log.warning("Step %d could not be saved: %s", step, error)
             return None
         self._again_at, self._saved_step = None, step
@@ -193,19 +194,26 @@ class Saver:
         """What is on the disk of `step`, in sentences; "" where nothing is."""
         state = self.state_at is not None and self.state_at[0] == step
         if self.file is None or self.file[0] != step:
-            without = f"and the {self.files.noun} file could not be written. Resume continues from there"
-            return f"The resume state of step {step} is kept, {without}, with other settings too." if state else ""
+            without = (
+                f"The resume state of step {step} is kept, and the {self.files.noun} file could not be written. Resume "
+                "continues from there, with other settings too."
+            )
+            return without if state else ""
         path = self.file[1].relative_to(self.run.path).as_posix()
         if self.experts is not None:
             path = f"{path} and {expert_file(self.file[1], 'low').name}"
         noun = self.files.noun
-        what = f"The finished {noun} is kept" if self.file[1] == self.final else f"The {noun} of step {step} is kept"
+        what = f"The {noun} of step {step} is kept in {path}."
+        if self.file[1] == self.final:
+            what = f"The finished {noun} is kept in {path}."
         if state:
-            return f"{what} in {path}. Resume continues from there, with other settings too."
-        if not self.settings.save_state:
-            return f"{what} in {path}."
-        before = "The resume state is that of an earlier save." if self.run.has_state() else "There is no resume state."
-        return f"{what} in {path}. {before}"
+            resume = "Resume continues from there, with other settings too."
+        elif not self.settings.save_state:
+            resume = ""
+        else:
+            earlier = "The resume state is that of an earlier save."
+            resume = earlier if self.run.has_state() else "There is no resume state."
+        return f"{what} {resume}".rstrip()
 
     def saved(self) -> dict[int, Path]:
         """Step -> the file saved on the way at it."""

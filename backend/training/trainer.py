@@ -17,7 +17,6 @@ from accelerate.scheduler import AcceleratedScheduler
 from torch import Tensor, nn
 
 from backend.config.sections.training import TrainingSection
-from backend.dataset.items import count_of
 from backend.families.spec import Geometry, Side
 from backend.latents.loader import Batch, Loader
 from backend.lora.max_norm import NormLimit
@@ -165,11 +164,16 @@ class Trainer:
             return ""
         side, batch = self.geometry.downscale, self.in_hand
         sizes = {(latent.shape[-1] * side, latent.shape[-2] * side) for latent in batch.latents}
-        sized = ", ".join(f"{width} x {height} px" for width, height in sorted(sizes))
-        frames = sorted({latent.shape[1] for latent in batch.latents if latent.ndim == 4} - {1})
-        what = "clip" if frames else "picture"
-        long = f" and {' or '.join(map(str, frames))} latent frames" if frames else ""
-        return f"step {self.position.step + 1}: {count_of(len(batch.latents), what)} of {sized}{long}"
+        sized = ", ".join(f"{width} x {height}" for width, height in sorted(sizes))
+        lengths = sorted({latent.shape[1] for latent in batch.latents if latent.ndim == 4} - {1})
+        frames, count = ", ".join(map(str, lengths)), len(batch.latents)
+        # whole texts, as the page recognizes and translates them
+        if frames:
+            what = f"{count} clips of {sized} px and {frames} latent frames"
+            what = f"1 clip of {sized} px and {frames} latent frames" if count == 1 else what
+        else:
+            what = f"1 picture of {sized} px" if count == 1 else f"{count} pictures of {sized} px"
+        return f"step {self.position.step + 1}: {what}"
 
     def begin(self) -> None:
         """Stand where the position says; called once, before the first batch."""

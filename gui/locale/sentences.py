@@ -42,8 +42,13 @@ _UNSEEN = frozenset(
         "getattr",
         "slot",
         "system",
+        "startswith",
+        "endswith",
+        "survived",
     )
 )
+# What is given to these is compared with other texts.
+_MATCHING = frozenset(("compile", "match", "search", "fullmatch", "split", "sub", "startswith", "endswith"))
 
 
 def template(node: ast.expr) -> str | None:
@@ -68,7 +73,7 @@ def _numbered(text: str) -> str:
 def sentences_of(path: Path) -> Iterator[tuple[str, int]]:
     """(text, line) of each sentence in a module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    hidden: set[ast.AST] = set()
+    hidden = _handed_on(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             hidden.add(node.value)  # a docstring
@@ -88,6 +93,37 @@ def sentences_of(path: Path) -> Iterator[tuple[str, int]]:
         letters = re.sub(r"\{\d+\}", "", text)
         if text and _WORDS.search(text) and len(re.sub(r"[^A-Za-z]", "", letters)) >= 5 and not _CODE.search(letters):
             yield text, node.lineno
+
+
+def _handed_on(tree: ast.Module) -> set[ast.AST]:
+    """What is matched by way of a name: the argument of a function that only compiles it, a constant only compared."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    hidden: set[ast.AST] = set()
+    for function in tree.body:
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        matched = _only_matched(function)
+        places = [at for at, argument in enumerate(function.args.args) if argument.arg in matched]
+        for call in calls:
+            if _name(call.func) == function.name:
+                given = [call.args[at] for at in places if at < len(call.args)]
+                given += [each.value for each in call.keywords if each.arg in matched]
+                hidden.update(each for node in given for each in ast.walk(node))
+    matched = _only_matched(tree)
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and all(
+            isinstance(each, ast.Name) and each.id in matched for each in node.targets
+        ):
+            hidden.update(ast.walk(node.value))
+    return hidden
+
+
+def _only_matched(scope: ast.AST) -> set[str]:
+    """Names that are read in `scope`, and only to match other texts."""
+    read = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    calls = [node for node in ast.walk(scope) if isinstance(node, ast.Call) and _name(node.func) in _MATCHING]
+    matched = {each for call in calls for argument in call.args for each in ast.walk(argument)}
+    return {node.id for node in read} - {node.id for node in read if node not in matched}
 
 
 def _name(function: ast.expr) -> str:

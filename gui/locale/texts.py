@@ -9,6 +9,8 @@ from pathlib import Path
 
 from backend.base.paths import PROJECT_ROOT
 from backend.config.schema import settings
+from backend.runs.diagnose_rules import RULES
+from backend.runs.remedy_filter import shortened
 from gui import fields, theme
 from gui.locale.script_texts import Found, texts_of
 from gui.locale.sentences import sentences_of
@@ -106,6 +108,16 @@ SENTENCES = (
     "backend/config/rules/saving.py",
     "backend/config/rules/training.py",
     "backend/config/rules/video.py",
+    "backend/runs/diagnose.py",
+    "backend/runs/diagnose_rules.py",
+    "backend/runs/exit_codes.py",
+    "backend/base/files.py",
+    "backend/training/ending.py",
+    "backend/training/oom.py",
+    "backend/training/rescue.py",
+    "backend/training/saver.py",
+    "backend/training/step_log.py",
+    "backend/training/trainer.py",
 )
 
 
@@ -153,6 +165,8 @@ def sentence_texts() -> Iterator[tuple[str, str]]:
     for name in SENTENCES:
         for text, line in sentences_of(PROJECT_ROOT / name):
             yield text, f"{name}:{line}"
+    for rule in RULES:
+        yield from ((text, f"remedy of {rule.kind}, shortened") for text in shortened(rule.remedy))
 
 
 def all_texts() -> dict[str, str]:

@@ -12,6 +12,9 @@ from html import unescape
 import pytest
 
 from backend.base.paths import PROJECT_ROOT
+from backend.runs.diagnose_rules import RULES
+from backend.runs.exit_codes import EXIT_CODES
+from backend.runs.remedy_filter import shortened
 from gui import fields
 from gui.locale import catalogue, texts
 from gui.locale.check import COMMAND, faults, updated
@@ -31,7 +34,8 @@ ACCEPTED = {
 
 # Prints sentences of the server as the page shows them, with the real script and a catalogue of its own.
 SHOWN = """
-const [script, texts, sentences] = JSON.parse(process.argv[1]);
+import { readFileSync } from "node:fs";
+const [script, texts, sentences] = JSON.parse(readFileSync(0, "utf8"));
 globalThis.document = { documentElement: { dataset: { language: "de" }, lang: "de" } };
 globalThis.MutationObserver = class { observe() {} };
 globalThis.fetch = async () => ({ ok: true, json: async () => ({ stop: ".", texts, counts: {} }) });
@@ -99,14 +103,59 @@ def test_a_text_with_values_translates_its_own_sentence_and_no_other() -> None:
         "exact_buckets needs 3.",
         "Fix: close other programs. Then start.": "Abhilfe: andere Programme schließen. Then start.",
     }
+    assert as_shown(texts, list(shown)) == shown
+
+
+FAILED = {
+    "The GPU ran out of memory while training (step 3: 2 pictures of 512 x 512 px). 1.5 GB more were needed, and 0.4 "
+    "GB of 23.6 GB were free. The LoRA of step 2 is kept in checkpoints/a.safetensors.": "Der Speicher der GPU reichte "
+    "nicht (Training; Schritt 3: 2 Bilder mit 512 x 512 px). 1.5 GB mehr waren nötig, und 0.4 GB von 23.6 GB waren "
+    "frei. Die Datei (LoRA) von Schritt 2 ist aufgehoben in checkpoints/a.safetensors.",
+    "Set compile.cuda_graphs to off: recorded passes keep 0.5 GB. In order of least cost: (1) let the VAE work in "
+    "tiles (memory.vae_tiling = on): saves about 0.9 GB and costs nothing that can be seen; (2) turn on gradient "
+    "checkpointing (training.gradient_checkpointing = true): saves about 5.1 GB and costs about a third more time a "
+    "step.": "compile.cuda_graphs auf off setzen: aufgezeichnete Durchläufe behalten 0.5 GB. Nach den geringsten "
+    "Kosten geordnet: (1) die VAE in Kacheln arbeiten lassen (memory.vae_tiling = on): spart etwa 0.9 GB und kostet "
+    "nichts Sichtbares; (2) "
+    "Gradient Checkpointing einschalten (training.gradient_checkpointing = true): spart etwa 5.1 GB und kostet etwa "
+    "ein Drittel mehr Zeit pro Schritt.",
+    "The trainer ended with exit code 3. Its last line was: Bus error": "Der Trainer endete mit Exit-Code 3. Seine "
+    "letzte Zeile war: Bus error",
+    "The loss became nan at step 3. Training was stopped. No LoRA was saved before it.": "Loss wurde in Schritt 3 zu "
+    "nan. Das Training wurde gestoppt. Davor wurde keine Datei (LoRA) gespeichert.",
+}
+
+
+@pytest.mark.skipif(not shutil.which("node") and "CI" not in os.environ, reason="no Node.js on this machine")
+def test_why_a_run_failed_is_told_in_the_pages_language() -> None:
+    """Every cause and remedy that a run can end with, with values in their places."""
+    known = []
+    for rule in RULES:
+        values = dict.fromkeys(rule.pattern.groupindex, "7.5 GiB")
+        known += [rule.text.format(**values), rule.cause, rule.remedy, *shortened(rule.remedy)]
+    known += [text for entry in EXIT_CODES.values() for text in entry[1:]]
+    chinese = as_shown(catalogue.catalogues()["zh-CN"].texts, known)
+    commands = "sudo apt install|Visual Studio Build|Visual C"
+    english = [text for text in chinese.values() if re.search("[A-Za-z]+ [a-z]+ [a-z]+", re.sub(commands, "", text))]
+    assert english == [] and len(chinese) > 150
+    assert as_shown(catalogue.catalogues()["de"].texts, list(FAILED)) == FAILED
+
+
+def as_shown(texts: dict[str, str], sentences: list[str]) -> dict[str, str]:
+    """Each sentence of the server, and what the page makes of it with these texts."""
     script = (PROJECT_ROOT / "assets" / "js" / "locale.js").read_text("utf-8")
     script = script.replace("import.meta.url", '"http://page/js/locale.js"')
-    argument = json.dumps([script, texts, list(shown)])
-    done = subprocess.run(
-        ["node", "--input-type=module", "-e", SHOWN, argument], capture_output=True, text=True, encoding="utf-8"
-    )
+    given = json.dumps([script, texts, sentences])
+    line = ["node", "--input-type=module", "-e", SHOWN]
+    done = subprocess.run(line, input=given, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
-    assert dict(zip(shown, json.loads(done.stdout), strict=True)) == shown
+    return dict(zip(sentences, json.loads(done.stdout), strict=True))
+
+
+def test_what_only_matches_other_texts_is_no_sentence(every: tuple[dict[str, str], dict[str, str]]) -> None:
+    patterns = {rule.pattern.pattern for rule in RULES} | {rule.kind for rule in RULES}
+    assert len(patterns) > 80 and not patterns & {*every[0]}
+    assert not [text for text in every[0] if "above exception" in text or "out of memory.*" in text]
 
 
 @pytest.mark.parametrize(("accepted", "language"), ACCEPTED.items())
