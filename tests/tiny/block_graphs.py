@@ -49,9 +49,9 @@ def route_of(style: str, mode: str = "static") -> attention_routes.Route:
 
 
 def planned_graphs_are_observed(
-    subject: Subject, mode: str, dynamic: str, buckets: tuple[int, ...] | None, style: str
+    subject: Subject, mode: str, dynamic: str, buckets: tuple[int, ...] | None, style: str, validated: bool = True
 ) -> None:
-    """Over 8 sizes and 8 captions, training and without gradients, checkpointed."""
+    """Over 8 sizes and 8 captions, checkpointed, training and, where `validated`, without gradients."""
     model = subject.model(subject.few)
     checkpointing.apply(model, "block")
     shapes = ShapeRuntime(mode, 32, buckets, subject.room, route_of(style, mode), longest=1000)
@@ -65,13 +65,13 @@ def planned_graphs_are_observed(
         model, subject.lists(model), backend=counting, fullgraph=True, dynamic=shapes.compile_dynamic(dynamic),
         cache_size_limit=64, checkpointing=True,
     )  # fmt: skip
-    training, no_grad = (count * len(subject.classes) for count in wanted)
+    training, no_grad = (count * len(subject.classes) for count in (wanted[0], wanted[1] * validated))
     telemetry.expect_plan(training + no_grad, training=training, no_grad=no_grad)
     batches = [subject.make_batch([size], [length]) for size, length in zip(SIZES, subject.lengths, strict=True)]
     for batch in batches:
         subject.ours(model, batch, shapes)
     with torch.no_grad():
-        for batch in batches:
+        for batch in batches if validated else ():
             subject.predict(model, batch.noisy, batch.sigma, batch.text, None, shapes)
     stats, difference = telemetry.poll(), telemetry.difference()
     telemetry.stop()
@@ -83,13 +83,13 @@ def compiled_and_checkpointed_equal_eager(subject: Subject) -> None:
     """Through the compiler's autograd, every way of checkpointing, three rows of mixed sizes; one graph a class."""
     batch = subject.make_batch(SIZES[:3], subject.lengths[:3])
     shapes = ShapeRuntime("static", 32, BUCKETS, subject.room, route_of("sink"))
-    model, recorded = subject.model(), []
+    model, recorded = subject.model(subject.few), []
     # what takes the place of a recorder is asked to run the family's core, whole
     model._monotile_recorder = lambda function, *arguments: recorded.append(function) or function(*arguments)
     wanted = subject.ours(model, batch, shapes)
     assert recorded and set(recorded) == {model.core}
     for kind in checkpointing.KINDS:
-        model = subject.model()
+        model = subject.model(subject.few)
         offload = checkpointing.apply(model, kind)
         if offload is not None:
             offload.smallest = 0

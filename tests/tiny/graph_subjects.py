@@ -21,12 +21,9 @@ def _subject(name: str, forward: Any, few: str, *, room: int = 64, shortest: int
     def predict(model: Any, noisy: Any, sigma: Any, text: Any, _: Any, shapes: Any) -> Any:
         return code.predict(model, noisy, sigma, text, guidance, shapes)
 
-    def model(targets: Any = None) -> Any:
-        # of several classes, each is traced: few layers of each do
-        return forward.model_with_lora(targets or ([few] if len(classes) > 1 else None))
-
     lengths = [shortest, *LENGTHS[1:]]
-    return Subject(model, [few], code.block_lists, predict, forward.make_batch, forward.ours, lengths, room, classes)
+    model, ours = forward.model_with_lora, forward.ours
+    return Subject(model, [few], code.block_lists, predict, forward.make_batch, ours, lengths, room, classes)
 
 
 SUBJECTS = {

@@ -90,7 +90,9 @@ def test_dropout_under_compile_costs_no_graph_and_draws_as_eager(
 
     def trained(compile: dict, *dropped: str) -> Run:
         options = {"network_type": kind, **dict.fromkeys(dropped, 0.3)}
-        cfg = settings(tiny_flux, image_folder, tmp_path, compile, **options)
+        # what runs between steps is another reason for graphs: one of the kinds is enough for it
+        between = kind == "lora" and dropped == names
+        cfg = settings(tiny_flux, image_folder, tmp_path, compile, between, **options)
         run, code = train_here(cfg)
         assert code == 0, events(run, "error")
         return run
@@ -98,7 +100,7 @@ def test_dropout_under_compile_costs_no_graph_and_draws_as_eager(
     eager = trained({"compile": False}, *names)
     run = trained({"compile": True, "compile_backend": "aot_eager"}, *names)
     assert [row["loss"] for row in rows(run)] == pytest.approx([row["loss"] for row in rows(eager)], rel=1e-5)
-    assert_as_planned(run)
+    assert_as_planned(run, graphs=4 if kind == "lora" else 2)
     without = trained({"compile": False})
     for each in names:
         alone = eager if names == (each,) else trained({"compile": False}, each)
@@ -136,11 +138,12 @@ def test_shapes_that_a_short_run_never_meets_are_no_warning(
 def test_incomplete_batches_swap_and_offload_make_the_planned_graphs(
     tiny_flux: Path, image_folder: Path, tmp_path: Path
 ) -> None:
-    """An epoch of 8 pictures in batches of 3, 3 and 2, blocks with a backend of their own among them."""
+    """An epoch of 8 pictures in batches of 3, 3 and 2; one double block has a backend of its own, the other none."""
     cfg = config(
         tiny_flux, image_folder, tmp_path, network=FEW,
         compile={"compile": True, "compile_backend": "eager",
-                 "compile_blocks": [{"blocks": "double:1", "backend": "aot_eager"}]},
+                 "compile_blocks": [{"blocks": "double:0", "compile": False},
+                                    {"blocks": "double:1", "backend": "aot_eager"}]},
         dataset={"batch_size": 3, "sample_ratio": 0.99}, training={"max_train_steps": None, "max_train_epochs": 2},
         memory={"checkpointing_kind": "offload", "blocks_to_swap": 2},
     )  # fmt: skip
@@ -223,18 +226,18 @@ def test_a_recompile_after_the_warm_up_is_an_alarm_with_its_true_cause(
         return planned(self, lengths) + (16 if len(calls) > 2 else 0)
 
     monkeypatch.setattr(ShapeRuntime, "image_size", grown)
-    traced = {"compile": True, "compile_backend": "eager"}
+    traced = {"compile": True, "compile_backend": "eager", "compile_blocks": [{"blocks": "double", "compile": False}]}
     cfg = config(tiny_flux, image_folder, tmp_path, compile=traced, network=FEW, training={"max_train_steps": 4})
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
-    assert [(row["graphs"], row["recompiles"]) for row in rows(run)] == [(2, 0), (2, 0), (4, 2), (4, 2)]
+    assert [(row["graphs"], row["recompiles"]) for row in rows(run)] == [(1, 0), (1, 0), (2, 1), (2, 1)]
     assert rows(run)[2]["s_per_step"] is None
     facts, _ = RunView(run).facts()
     size = (
         facts["plan"]["graphs"]["shapes"]["training"][0]["image_tokens"] if "shapes" in facts["plan"]["graphs"] else 16
     )
-    for recompile, block in zip(facts["recompiles"], ("double", "single"), strict=True):
-        assert recompile["reason"] == f"image tokens went from {size} to {size + 16}" and recompile["block"] == block
-        assert recompile["setting"] == f"static_token_count = {size + 16} or more" and recompile["planned"] == 2
+    (recompile,) = facts["recompiles"]
+    assert recompile["reason"] == f"image tokens went from {size} to {size + 16}" and recompile["block"] == "single"
+    assert recompile["setting"] == f"static_token_count = {size + 16} or more" and recompile["planned"] == 1
     (warning,) = [event["text"] for event in events(run, "warning") if "planned" in event["text"]]
-    assert "2 graphs were planned, 4 were made" in warning and f"from {size} to {size + 16}" in warning
+    assert "1 graphs were planned, 2 were made" in warning and f"from {size} to {size + 16}" in warning
