@@ -126,7 +126,7 @@ _PIECES = st.sampled_from(
 )
 
 
-@hypothesis_settings(max_examples=400, deadline=None)
+@hypothesis_settings(max_examples=200, deadline=None)
 @given(st.lists(_PIECES, max_size=25).map("".join))
 def test_no_text_raises(text: str) -> None:
     loaded = loads(text)

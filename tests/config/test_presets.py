@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from backend.base.errors import Refused
 from backend.base.paths import BUILTIN_PRESETS
 from backend.config import presets
 from backend.config.diff import diff
-from backend.config.presets import Shelf
+from backend.config.load import Loaded
+from backend.config.presets import Preset, Shelf
 from backend.config.schema import Config, with_values
 from backend.config.toml_io import to_data
 
@@ -24,6 +26,13 @@ def shelf(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path / "builtin", tmp_path / "user")
 
 
+@functools.cache
+def builtin(name: str) -> tuple[Preset, Loaded]:
+    """A built-in preset and what it loads as, read once."""
+    preset = presets.find(name)
+    return preset, presets.load(preset)
+
+
 def two() -> Config:
     return with_values(Config(), {"dataset.batch_size": 2})
 
@@ -34,9 +43,8 @@ def test_there_are_presets() -> None:
 
 @pytest.mark.parametrize("path", BUILTIN, ids=lambda p: p.stem)
 def test_every_builtin_preset_loads_without_a_word(path: Path) -> None:
-    preset = presets.find(path.stem)
+    preset, loaded = builtin(path.stem)
     assert preset.builtin and preset.description
-    loaded = presets.load(preset)
     assert loaded.config is not None, [p.sentence() for p in loaded.problems]
     assert loaded.problems == []
     assert "schema_version = " in path.read_text(encoding="utf-8"), "or a changed default would change the preset"
@@ -47,7 +55,7 @@ def test_every_builtin_preset_loads_without_a_word(path: Path) -> None:
 def test_builtin_presets_name_only_what_differs(path: Path) -> None:
     import tomllib
 
-    loaded = presets.load(presets.find(path.stem))
+    _, loaded = builtin(path.stem)
     assert loaded.config is not None
     assert tomllib.loads(path.read_text(encoding="utf-8")) == to_data(loaded.config)
     # levels are drawn as the family's own trainers draw them

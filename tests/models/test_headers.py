@@ -96,7 +96,7 @@ HEADERS = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(header=HEADERS)
 @example(header={"x": entry(), "y": entry(16, 32)})
 def test_any_header_is_read_or_refused_in_words(header: Any, tmp_path: Path) -> None:

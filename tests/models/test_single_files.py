@@ -44,6 +44,24 @@ def checkpoint(kind: str, tokenizers: Path, where: Path) -> tuple[dict[str, str]
     return {"family": kind, "base_model": str(path), **{name: str(tokenizers / name) for name in names}}, unet
 
 
+@pytest.fixture(scope="module")
+def sdxl(tiny_sdxl: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Any]:
+    """A whole checkpoint of SDXL, which no test changes."""
+    return checkpoint("sdxl", tiny_sdxl, tmp_path_factory.mktemp("sdxl"))
+
+
+@pytest.fixture(scope="module")
+def sd15(tiny_sd15: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Any]:
+    """The same of SD 1.5."""
+    return checkpoint("sd15", tiny_sd15, tmp_path_factory.mktemp("sd15"))
+
+
+@pytest.fixture(scope="module")
+def flux(tiny_flux: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """FLUX in four files, which no test changes."""
+    return flux_files(tiny_flux, tmp_path_factory.mktemp("flux") / "files")
+
+
 def run_of(model: dict[str, str], images: Path, where: Path, **more: Any) -> Run:
     """A short run with a sample at its end, done."""
     prompt = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 2}
@@ -62,10 +80,9 @@ def run_of(model: dict[str, str], images: Path, where: Path, **more: Any) -> Run
 
 
 def test_flux_from_four_files_trains_samples_saves_and_reloads(
-    tiny_flux: Path, image_folder: Path, tmp_path: Path
+    flux: dict[str, str], image_folder: Path, tmp_path: Path
 ) -> None:
-    model = flux_files(tiny_flux, tmp_path / "files")
-    run = run_of(model, image_folder, tmp_path, text_length=16)
+    run = run_of(flux, image_folder, tmp_path, text_length=16)
     tensors = lora_of(run)
     assert any(value.abs().max() > 0 for name, value in tensors.items() if "lora_B" in name)
     theirs = FluxTransformer2DModel.from_config(originals.flux_transformer(latent=4).config)
@@ -75,8 +92,8 @@ def test_flux_from_four_files_trains_samples_saves_and_reloads(
 
 
 @pytest.mark.parametrize("kind", ["sdxl", "sd15"])
-def test_a_whole_checkpoint_is_read_part_by_part(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    model, unet = checkpoint(kind, request.getfixturevalue(f"tiny_{kind}"), tmp_path)
+def test_a_whole_checkpoint_is_read_part_by_part(kind: str, request: pytest.FixtureRequest) -> None:
+    model, unet = request.getfixturevalue(kind)
     base = BaseModelFiles(
         Path(model["base_model"]), {name: Path(path) for name, path in model.items() if "tokenizer" in name}
     )
@@ -94,9 +111,10 @@ def list_of(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def test_sdxl_from_one_file_trains_samples_and_saves(tiny_sdxl: Path, image_folder: Path, tmp_path: Path) -> None:
-    model, _ = checkpoint("sdxl", tiny_sdxl, tmp_path)
-    run = run_of(model, image_folder, tmp_path)
+def test_sdxl_from_one_file_trains_samples_and_saves(
+    sdxl: tuple[dict[str, str], Any], image_folder: Path, tmp_path: Path
+) -> None:
+    run = run_of(sdxl[0], image_folder, tmp_path)
     assert lora_of(run)
 
 
@@ -111,29 +129,27 @@ def messages_of(model: dict[str, str], kind: str = "flux") -> dict[str, str]:
     return {p.path: p.text for p in family(kind).check_base_model(BaseModelFiles(Path(model["base_model"]), files))}
 
 
-def test_each_wrong_file_is_named_in_its_field(tiny_flux: Path, tmp_path: Path) -> None:
-    model = flux_files(tiny_flux, tmp_path / "files")
-    assert messages_of(model) == {}
+def test_each_wrong_file_is_named_in_its_field(flux: dict[str, str], tmp_path: Path) -> None:
+    assert messages_of(flux) == {}
     lora = originals.write(tmp_path / "style.safetensors", {"lora_unet_x.lora_down.weight": torch.zeros(2, 2)})
     qwen = originals.write(
         tmp_path / "qwen.safetensors",
         {"model.embed_tokens.weight": torch.zeros(2, 2), "model.layers.0.self_attn.q_proj.weight": torch.zeros(2, 2)},
     )
-    wrong = {"vae": str(lora), "text_encoder_2": str(qwen), "text_encoder": model["vae"]}
-    assert messages_of(model | wrong) == {
+    wrong = {"vae": str(lora), "text_encoder_2": str(qwen), "text_encoder": flux["vae"]}
+    assert messages_of(flux | wrong) == {
         "model.vae": "style.safetensors is a LoRA, not the VAE",
         "model.text_encoder_2": "qwen.safetensors is a language model, such as Qwen's or Llama, not the T5 text "
         "encoder",
         "model.text_encoder": "ae.safetensors is a VAE in latent diffusion's layout, not the CLIP text encoder",
     }
-    assert messages_of(model | {"base_model": model["vae"]}) == {
+    assert messages_of(flux | {"base_model": flux["vae"]}) == {
         "model.base_model": "ae.safetensors is a VAE in latent diffusion's layout, not the FLUX transformer"
     }
 
 
-def test_what_a_single_file_lacks_is_asked_for_by_its_setting(tiny_flux: Path, tmp_path: Path) -> None:
-    model = flux_files(tiny_flux, tmp_path / "files")
-    problems = family("flux").check_base_model(BaseModelFiles(Path(model["base_model"])))
+def test_what_a_single_file_lacks_is_asked_for_by_its_setting(flux: dict[str, str]) -> None:
+    problems = family("flux").check_base_model(BaseModelFiles(Path(flux["base_model"])))
     assert {p.path for p in problems} == {
         f"model.{name}" for name in ("vae", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
     }
@@ -141,13 +157,11 @@ def test_what_a_single_file_lacks_is_asked_for_by_its_setting(tiny_flux: Path, t
     assert "black-forest-labs/FLUX.1-dev" in messages["model.tokenizer"] and "ae.safetensors" in messages["model.vae"]
 
 
-def test_a_file_for_another_family_is_named(tiny_flux: Path, tiny_sdxl: Path, tmp_path: Path) -> None:
-    sdxl, _ = checkpoint("sdxl", tiny_sdxl, tmp_path)
-    assert messages_of({"base_model": sdxl["base_model"]}) == {
+def test_a_file_for_another_family_is_named(flux: dict[str, str], sdxl: tuple[dict[str, str], Any]) -> None:
+    assert messages_of({"base_model": sdxl[0]["base_model"]}) == {
         "model.base_model": "sdxl.safetensors is a whole SDXL checkpoint, not the FLUX transformer"
     }
-    model = flux_files(tiny_flux, tmp_path / "files")
-    assert messages_of(sdxl | {"base_model": model["base_model"]}, "sdxl") == {
+    assert messages_of(sdxl[0] | {"base_model": flux["base_model"]}, "sdxl") == {
         "model.base_model": "flux1-dev.safetensors is a FLUX transformer in Black Forest Labs' own layout, not the UNet"
     }
 
@@ -162,24 +176,22 @@ def test_a_pickle_is_refused_and_a_cut_file_is_named(tiny_flux: Path, tmp_path: 
     assert "cut short: 10 bytes" in messages_of(model)["model.text_encoder_2"]
 
 
-def test_parts_of_other_widths_are_named(tiny_flux: Path, tmp_path: Path) -> None:
-    model = flux_files(tiny_flux, tmp_path / "files")
+def test_parts_of_other_widths_are_named(flux: dict[str, str], tmp_path: Path) -> None:
     other = originals.write(tmp_path / "t5.safetensors", originals.t5_file(originals.t5(120, width=48).state_dict()))
-    assert "T5's width is 48" in messages_of(model | {"text_encoder_2": str(other)})["model.base_model"]
+    assert "T5's width is 48" in messages_of(flux | {"text_encoder_2": str(other)})["model.base_model"]
 
 
-def test_schnell_is_told_by_its_missing_guidance(tiny_flux: Path, tmp_path: Path) -> None:
+def test_schnell_is_told_by_its_missing_guidance(flux: dict[str, str], tmp_path: Path) -> None:
     code = load_family("flux")
 
-    model = flux_files(tiny_flux, tmp_path / "files")
     schnell = originals.write(
         tmp_path / "schnell.safetensors",
         originals.bfl(originals.flux_transformer(guidance=False, latent=4).state_dict()),
     )
-    files = {name: Path(path) for name, path in model.items() if name != "base_model"}
+    files = {name: Path(path) for name, path in flux.items() if name != "base_model"}
     for path, architecture, sigmas in (
         (schnell, "flux-1-schnell/lora", [1.0, 0.75, 0.5, 0.25, 0.0]),
-        (Path(model["base_model"]), "flux-1-dev/lora", None),
+        (Path(flux["base_model"]), "flux-1-dev/lora", None),
     ):
         base = BaseModelFiles(path, files)
         assert code.facts.lora_architecture(base) == architecture

@@ -33,6 +33,7 @@ from tests.tiny.silent_watch import Silent
 from tests.tiny.training import config, train_here
 
 FEW = ["attn2.to_k"]
+TRACED = {"sd15": None, "sd3": ["attn.to_v"], "anima": [r".*attn\d\.to_v"], "qwen_image": ["attn.to_v"]}
 
 
 @pytest.fixture(scope="session")
@@ -83,8 +84,10 @@ def test_swapped_loras_draw_the_pictures_of_a_model_loaded_for_each(tiny_flux: P
     drawn = {name: draw(pipeline, choices) for name, choices in files.items()}
     again = {name: draw(pipeline, files[name]) for name in reversed(files)}
     pipeline.close()
-    for name, choices in files.items():
-        assert drawn[name].tobytes() == again[name].tobytes() == fresh(cfg, choices).tobytes(), name
+    assert {name: each.tobytes() for name, each in drawn.items()} == {n: each.tobytes() for n, each in again.items()}
+    # each file is in one of these, and each way of having less than another
+    for name in ("whole", "half", "one", "two", "none"):
+        assert drawn[name].tobytes() == fresh(cfg, files[name]).tobytes(), name
     assert len({picture.tobytes() for picture in drawn.values()}) == len(files)
 
 
@@ -155,26 +158,29 @@ def test_loras_swap_on_quantized_and_streamed_weights(
     if kind == "nf4" and load_problem("bitsandbytes"):
         pytest.skip(load_problem("bitsandbytes"))
     cfg = settings(tiny_flux, memory={"base_quantization": kind, "blocks_to_swap": swapped})
-    compiled = {"compile": True, "compile_backend": "eager", "compile_cache_dir": str(tmp_path / "cache")}
+    # of each way of holding weights one is compiled: those as they are, swapped, in test_clips.py
+    traced = kind in ("int8", "nf4")
+    compiled = {"compile": traced, "compile_backend": "eager", "compile_cache_dir": str(tmp_path / "cache")}
     pipeline = Pipeline.open(
         with_values(cfg, {f"compile.{name}": value for name, value in compiled.items()}),
-        [files["whole"], files["one"]],
+        # of few layers, since each is traced
+        [files["wide"], files["odd"]],
         [PROMPT],
         Silent(),
     )
-    drawn = {name: draw(pipeline, files[name]).tobytes() for name in ("whole", "one")}
+    drawn = {name: draw(pipeline, files[name]).tobytes() for name in ("wide", "odd")}
     stats = pipeline.stats()
     pipeline.close()
     # a graph for each block class, whatever its weights are kept in and wherever they wait
-    assert (stats.graphs, stats.recompiles, stats.breaks) == (2, 0, 0)
-    assert fresh(cfg, files["one"]).tobytes() == drawn["one"] != drawn["whole"]
-    plain = fresh(settings(tiny_flux), files["one"]).tobytes()
-    assert (plain == drawn["one"]) == (kind == "none")
+    assert (stats.graphs, stats.recompiles, stats.breaks) == (2 * traced, 0, 0)
+    assert fresh(cfg, files["odd"]).tobytes() == drawn["odd"] != drawn["wide"]
+    plain = fresh(settings(tiny_flux), files["odd"]).tobytes()
+    assert (plain == drawn["odd"]) == (kind == "none")
 
 
 def test_loras_of_text_encoders_change_the_prompt(tiny_sdxl: Path, tmp_path: Path) -> None:
     both, text = (tmp_path / f"{name}.safetensors" for name in ("both", "text"))
-    write_lora(both, tiny_sdxl, "sdxl", rank=2, alpha=2, text=True)
+    write_lora(both, tiny_sdxl, "sdxl", rank=2, alpha=2, targets=FEW, text=True)
     keys = {key: value for key, value in safetensors.torch.load_file(both).items() if key.startswith("lora_te")}
     safetensors.torch.save_file(keys, text)
     sets = [(LoraChoice(path=path),) for path in (both, text)]
@@ -220,7 +226,9 @@ def test_loras_of_t5_and_qwen_act_as_if_merged_and_are_taken_back(
     plain = pipeline.prompts.encode(Words(PROMPT.prompt, 16), ())["prompt_embeds"]
     pipeline.close()
     assert drawn[0] == drawn[2] != drawn[1] and not notes.said and pipeline.text_room.rank == 4
-    assert fresh(cfg, choices).tobytes() == drawn[0] and fresh(cfg, ()).tobytes() == drawn[1]
+    if file_name.startswith("lora_te"):
+        # what the layers are called in the file is nothing to a picture
+        assert fresh(cfg, choices).tobytes() == drawn[0] and fresh(cfg, ()).tobytes() == drawn[1]
     # the same numbers as encoders whose weights were changed by hand
     stack = load_family(name).load_text(BaseModelFiles.at(base), LoadOptions(torch.float32, torch.device("cpu")))
     encoders = encoders_of(stack, family(name))
@@ -266,13 +274,14 @@ class Notes(Silent):
         self.said.append(text)
 
 
-@pytest.mark.parametrize("name", ["sd15", "sd3", "anima", "qwen_image"])
+@pytest.mark.parametrize("name", TRACED)
 def test_every_family_that_needs_a_prompt_alone_draws(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     base: Path = request.getfixturevalue(f"tiny_{name}")
-    path = write_lora(tmp_path / "x.safetensors", base, name)
-    compiled = {"compile": True, "compile_backend": "eager", "compile_cache_dir": str(tmp_path / "cache")}
+    # of few layers, since each is traced; the graphs of a UNet are counted below
+    path = write_lora(tmp_path / "x.safetensors", base, name, targets=TRACED[name])
+    compiled = {"compile": name != "sd15", "compile_backend": "eager", "compile_cache_dir": str(tmp_path / "cache")}
     cfg = settings(base, name, compile=compiled)
     pipeline = Pipeline.open(cfg, [(LoraChoice(path=path),), ()], [PROMPT], Silent())
     prompt = PROMPT.model_copy(update={"width": 128, "true_cfg_scale": 2.0, "negative_prompt": "a dot"})
@@ -283,7 +292,7 @@ def test_every_family_that_needs_a_prompt_alone_draws(
         draw(pipeline, (), size)
     stats = pipeline.stats()
     pipeline.close()
-    assert (stats.graphs, stats.recompiles, stats.breaks) == (graphs, 0, 0) and graphs > 0
+    assert (stats.graphs, stats.recompiles, stats.breaks) == (graphs, 0, 0) and (graphs > 0) is (name != "sd15")
     assert drawn[0].size == (128, 64) and drawn[0].tobytes() != drawn[1].tobytes()
     assert all(len(picture.getcolors(128 * 64) or []) > 8 for picture in drawn)
 

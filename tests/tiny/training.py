@@ -57,24 +57,25 @@ def family_config(family: str, base: Path, images: Path, where: Path, **changes:
     return config(base, images, where, **sections)
 
 
-def straight_run_that_a_resumed_one_repeats(settings: Callable[..., Config], swapped: int = 3) -> Run:
-    """Train four steps; and again with a stop after two, with block swap and checkpointing, to the same numbers.
+def straight_run_that_a_resumed_one_repeats(settings: Callable[..., Config], swapped: int = 3, steps: int = 4) -> Run:
+    """Train `steps`; and again with a stop after half, with block swap and checkpointing, to the same numbers.
 
     settings: makes the config of a run, with changes by section. Bit by bit, so that nothing of the three changes any.
     """
-    straight, code = train_here(settings())
+    straight, code = train_here(settings(training={"max_train_steps": steps}))
     assert code == 0, events(straight, "error")
     changes = {"memory": {"blocks_to_swap": swapped}}
-    trained = {steps: {"max_train_steps": steps, "gradient_checkpointing": True} for steps in (2, 4)}
-    half, code = train_here(settings(training=trained[2], **changes))
+    first, whole = ({"max_train_steps": count, "gradient_checkpointing": True} for count in (steps // 2, steps))
+    half, code = train_here(settings(training=first, **changes))
     assert code == 0, events(half, "error")
-    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
-    _, code = train_here(settings(training=trained[4], **changes), half, resume=True)
+    text = half.config_path.read_text().replace(f"max_train_steps = {steps // 2}", f"max_train_steps = {steps}")
+    half.config_path.write_text(text)
+    _, code = train_here(settings(training=whole, **changes), half, resume=True)
     assert code == 0, events(half, "error")
     # when each of the two begins
     assert [event["blocks"] for event in events(half, "swap") if event["moved"]] == [swapped, swapped]
     losses = [row["loss"] for row in rows(straight)]
-    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
+    assert [row["loss"] for row in rows(half)] == losses and len(losses) == steps
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
     return straight
 

@@ -88,14 +88,13 @@ MASK, SINK = attention_routes.MaskedSdpa(), attention_routes.sink_route("sdpa", 
 def test_equals_diffusers_own_call_in_output_and_gradients(
     mode: str, rows: int, buckets: tuple[int, ...] | None, route: attention_routes.Route
 ) -> None:
-    batch = make_batch(SIZES[:rows], LENGTHS[:rows])
-    wanted = theirs(model_with_lora(TARGETS), batch)
+    batch, model = make_batch(SIZES[:rows], LENGTHS[:rows]), model_with_lora(TARGETS)
+    wanted = theirs(model, batch)
     assert len(wanted[1]) > 60 and any("image_projection" in name for name in wanted[1])
     shapes = ShapeRuntime(mode, 320, buckets, IMAGE_TOKENS + ROOM + 5, route)
     # of the captions it goes through layers first, whose sums a larger one drowns
     shapes.pad_fill = 100.0
     for checkpointed in ("off", "block"):
-        model = model_with_lora(TARGETS)
         checkpointing.apply(model, checkpointed)
         assert_equal_runs(ours(model, batch, shapes), wanted)
 
@@ -165,6 +164,7 @@ def test_a_row_is_a_section_with_what_is_behind_it(tiny_framepack: Path) -> None
     ("family", "kind", "count"),
     [
         ("framepack", "inverted_anti_drifting", 1),
+        # from five on the pipeline tells of others than how many are left
         ("framepack", "inverted_anti_drifting", 5),
         ("framepack_f1", "vanilla", 3),
     ],

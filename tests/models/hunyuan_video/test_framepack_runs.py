@@ -27,7 +27,7 @@ def test_a_run_makes_the_planned_graphs_and_a_sample_from_a_picture(
     tiny_framepack: Path, clips: Path, tmp_path: Path
 ) -> None:
     Image.effect_noise((60, 50), 80).convert("RGB").save(tmp_path / "start.png")
-    prompt = {"prompt": "a red circle", "width": 48, "height": 32, "frames": 120, "steps": 2, "guidance_scale": 4.5}
+    prompt = {"prompt": "a red circle", "width": 48, "height": 32, "frames": 80, "steps": 1, "guidance_scale": 4.5}
     prompt |= {"control_image": str(tmp_path / "start.png")}
     cfg = settings(
         tiny_framepack, clips, tmp_path,
@@ -46,16 +46,16 @@ def test_a_run_makes_the_planned_graphs_and_a_sample_from_a_picture(
     assert len(made) == plan["graphs"]["planned"] > 0 and rows(run)[-1]["recompiles"] == 0
     (sample,) = events(run, "sample")
     assert sample["file"].endswith(".mp4")
-    assert any("made with 109 frames" in finding["text"] for finding in plan["findings"])
+    assert any("made with 73 frames" in finding["text"] for finding in plan["findings"])
     with av.open(run.path / sample["file"]) as video:
-        assert sum(1 for _ in video.decode(video=0)) == 109
+        assert sum(1 for _ in video.decode(video=0)) == 73
 
 
 def test_a_run_of_framepack_f1_draws_a_sample_of_two_sections(
     tiny_framepack: Path, clips: Path, tmp_path: Path
 ) -> None:
     Image.effect_noise((60, 50), 80).convert("RGB").save(tmp_path / "start.png")
-    prompt = {"prompt": "a red circle", "width": 48, "height": 32, "frames": 73, "steps": 2}
+    prompt = {"prompt": "a red circle", "width": 48, "height": 32, "frames": 73, "steps": 1}
     prompt |= {"control_image": str(tmp_path / "start.png")}
     cfg = family_config(
         "framepack_f1", tiny_framepack, clips, tmp_path, **SECTIONS,

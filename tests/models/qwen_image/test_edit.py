@@ -173,7 +173,7 @@ def test_from_single_files_a_resumed_run_is_the_straight_one_and_swap_changes_no
         dataset={"validation_split": 0.0}, validation={"validation_folders": [measured]},
         network={"targets_include": ["attn.to_q", "txt_mlp.net.2"]},
     )  # fmt: skip
-    straight = straight_run_that_a_resumed_one_repeats(make)
+    straight = straight_run_that_a_resumed_one_repeats(make, steps=2)
     assert events(straight, "validation")[-1]["loss"] > 0
     # ComfyUI's Qwen-Image-Edit is its Qwen-Image
     stems = {split_key(key)[0] for key in lora_of(straight)}

@@ -239,7 +239,7 @@ def test_from_single_files_a_resumed_run_is_the_straight_one_and_swap_changes_no
         settings, tiny_qwen_edit_plus, image_folder, control, tmp_path, model=files, compile={"shape_mode": "static"},
         network={"targets_include": ["attn.to_q", "txt_mlp.net.2"]}, validation={"validate_at_end": False},
     )  # fmt: skip
-    straight = straight_run_that_a_resumed_one_repeats(make)
+    straight = straight_run_that_a_resumed_one_repeats(make, steps=2)
     # ComfyUI's is its Qwen-Image
     stems = {split_key(key)[0] for key in lora_of(straight)}
     assert len(stems) == 3 * 2 and stems <= comfy_maps.published(make_tiny_denoiser().state_dict())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -26,7 +27,9 @@ LOADING = LoadOptions(torch.float32, CPU)
 LONG = "a red circle and a blue square on the white house, " * 12
 
 
+@functools.cache
 def pipeline_of(name: str, folder: Path):
+    """diffusers' own, which takes a second to load; no test changes more of it than its scheduler."""
     cls = StableDiffusionXLPipeline if name == "sdxl" else StableDiffusionPipeline
     more = {} if name == "sdxl" else {"safety_checker": None}
     pipeline = cls.from_pretrained(folder, **more)

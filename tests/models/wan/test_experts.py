@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from backend.config.schema import Config
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import family
 from backend.families.wan.expert_facts import FACTS, I2V
@@ -26,7 +26,7 @@ from tests.tiny.anima import _tiny
 from tests.tiny.clips import write_clip
 from tests.tiny.shapes import assert_equal_runs, relative
 from tests.tiny.single_files import words
-from tests.tiny.training import config, events, lora_of, rows, train_here
+from tests.tiny.training import config, events, lora_of, straight_run_that_a_resumed_one_repeats, train_here
 from tests.tiny.wan import autoencoder, make_tiny_denoiser, published, umt5
 from tests.tiny.wan_forward import make_start_batch, model_with_lora, ours, theirs
 from tests.tiny.wan_loras import assert_comfyui_takes
@@ -110,21 +110,9 @@ def test_an_expert_trains_on_clips_at_its_own_noise_from_its_single_file(
         "optimizer": {"learning_rate": 0.03, "lr_scheduler": "constant", "lr_warmup": 0.0},
     }
 
-    def cfg(steps: int, **more: dict) -> Config:
-        return config(model["base_model"], folder, tmp_path, **sections, training={"max_train_steps": steps}, **more)
-
-    straight, code = train_here(cfg(4))
-    assert code == 0, events(straight, "error")
-    assert_comfyui_takes(lora_of(straight))
-    half, _ = train_here(cfg(2))
-    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
-    _, code = train_here(cfg(4), half, resume=True)
-    assert code == 0, events(half, "error")
-    losses = [row["loss"] for row in rows(straight)]
-    assert [row["loss"] for row in rows(half)] == losses and len(losses) == 4
-    swapped, code = train_here(cfg(4, memory={"blocks_to_swap": 3}))
-    assert code == 0, events(swapped, "error")
-    assert [row["loss"] for row in rows(swapped)] == pytest.approx(losses, rel=1e-4)
+    settings = partial(config, model["base_model"], folder, tmp_path, **sections)
+    run = straight_run_that_a_resumed_one_repeats(settings, steps=2)
+    assert_comfyui_takes(lora_of(run))
 
 
 def test_the_whole_expert_for_low_noise_is_saved_as_such_and_the_tools_read_and_write_it(

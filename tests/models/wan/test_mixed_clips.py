@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from backend.config.schema import Config
+from backend.runs.folder import Run
 from tests.tiny.clips import write_clip
 from tests.tiny.training import config, events, lora_of, rows, same, train_here
 
@@ -48,7 +50,8 @@ def test_a_run_on_clips_and_pictures_makes_the_planned_graphs(
     epoch = {"max_train_steps": None, "max_train_epochs": 1}
     cfg = settings(
         tiny_wan, clip_folder, tmp_path,
-        compile=compile, training=epoch, dataset={"validation_split": 0.25}, validation={"validate_at_start": True},
+        compile=compile, training=epoch, network={"targets_include": [r".*attn\d\.to_k"]},
+        dataset={"validation_split": 0.25}, validation={"validate_at_start": True},
     )  # fmt: skip
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")
@@ -79,21 +82,19 @@ def test_padding_changes_no_loss_of_clips(tiny_wan: Path, tmp_path: Path) -> Non
     assert losses["static"] == pytest.approx(losses["off"], rel=1e-5) and len(losses["off"]) == 4
 
 
-def test_a_run_on_clips_resumes_exactly(tiny_wan: Path, clip_folder: Path, tmp_path: Path) -> None:
+def test_a_run_on_clips_resumes_exactly_and_is_told_of_other_windows(
+    tiny_wan: Path, clip_folder: Path, tmp_path: Path
+) -> None:
     straight, code = train_here(settings(tiny_wan, clip_folder, tmp_path))
     assert code == 0, events(straight, "error")
     half, _ = train_here(settings(tiny_wan, clip_folder, tmp_path, training={"max_train_steps": 2}))
     half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
+    other = Run(Path(shutil.copytree(half.path, half.path.with_name("other"))))
     _, code = train_here(settings(tiny_wan, clip_folder, tmp_path), half, resume=True)
     assert code == 0, events(half, "error")
     assert [row["loss"] for row in rows(half)] == [row["loss"] for row in rows(straight)]
     assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
-
-
-def test_a_resume_with_other_windows_is_told(tiny_wan: Path, clip_folder: Path, tmp_path: Path) -> None:
-    half, _ = train_here(settings(tiny_wan, clip_folder, tmp_path, training={"max_train_steps": 2}))
-    text = half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4")
-    half.config_path.write_text(text.replace('"uniform"', '"head"'))
-    _, code = train_here(settings(tiny_wan, clip_folder, tmp_path), half, resume=True)
-    message = " ".join(event["text"] for kind in ("warning", "error") for event in events(half, kind))
+    other.config_path.write_text(other.config_path.read_text().replace('"uniform"', '"head"'))
+    _, code = train_here(settings(tiny_wan, clip_folder, tmp_path), other, resume=True)
+    message = " ".join(event["text"] for kind in ("warning", "error") for event in events(other, kind))
     assert code == 0 and "changed since the run stopped" in message, message
