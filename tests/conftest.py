@@ -13,6 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+# Images of containers often forbid bytecode. Each of the many processes would then read our modules' source anew, and
+# where the packages have none either, theirs: half a minute for torch and diffusers.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Before torch is imported anywhere: three workers on two cores, no look at any hub, no request of Gradio's.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # lines of generated C++ for a debugger: a sixth of each kernel's compile
