@@ -85,9 +85,9 @@ class Server:
     def _answers(self) -> bool:
         assert self.process is not None and self.process.poll() is None, "the server ended"
         log = (self.folder / "server.log").read_text("utf-8")
-        if not (told := re.findall(r"Monotile is at http://127\.0\.0\.1:(\d+)/", log)):
+        if not (ports := re.findall(r"Monotile is at http://127\.0\.0\.1:(\d+)/", log)):
             return False
-        self.port = int(told[-1])
+        self.port = int(ports[-1])
         with contextlib.suppress(OSError), urlopen(self.url + "runs", timeout=5) as answer:
             return answer.status == 200
         return False
