@@ -13,6 +13,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+# Images of containers often forbid bytecode. Each of the many processes would then read our modules' source anew, and
+# where the packages have none either, theirs: half a minute for torch and diffusers.
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 # Before torch is imported anywhere: three workers on two cores, no look at any hub, no request of Gradio's.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # lines of generated C++ for a debugger: a sixth of each kernel's compile
@@ -28,6 +31,7 @@ import pytest
 from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.dont_write_bytecode = False
 
 # Looking for garbage in what tracing makes, which mostly stays, takes a tenth of each compile.
 gc.set_threshold(50_000, 20, 100)

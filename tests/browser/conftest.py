@@ -73,7 +73,7 @@ class Server:
         return self.folder / "runs"
 
     def start(self) -> Server:
-        """Start it and wait until the page answers."""
+        """Start it and wait until the page answers, which may be on another port than the one that was asked for."""
         command = [sys.executable, "-m", "gui", "--no-browser", "--port", str(self.port), "--data", str(self.folder)]
         log = open(self.folder / "server.log", "a", encoding="utf-8")  # noqa: SIM115 - the process keeps it
         self.process = subprocess.Popen(
@@ -84,6 +84,10 @@ class Server:
 
     def _answers(self) -> bool:
         assert self.process is not None and self.process.poll() is None, "the server ended"
+        log = (self.folder / "server.log").read_text("utf-8")
+        if not (ports := re.findall(r"Monotile is at http://127\.0\.0\.1:(\d+)/", log)):
+            return False
+        self.port = int(ports[-1])
         with contextlib.suppress(OSError), urlopen(self.url + "runs", timeout=5) as answer:
             return answer.status == 200
         return False

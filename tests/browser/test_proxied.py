@@ -1,7 +1,8 @@
-"""The page behind a reverse proxy at a path, on a machine whose environment names a SOCKS proxy."""
+"""The page behind a reverse proxy at a path, on a machine whose environment names a SOCKS proxy, on another port."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect
@@ -13,8 +14,12 @@ ROOT = "/tools/monotile"
 
 
 def test_the_page_works_below_a_path_with_a_socks_proxy_in_the_environment(tmp_path: Path, chromium: Browser) -> None:
+    """The port that was asked for is in use, as its terminal says with the one that is served instead."""
     environment = {"ALL_PROXY": "socks5://127.0.0.1:9", "all_proxy": "socks5://127.0.0.1:9", "GRADIO_ROOT_PATH": ROOT}
-    server = Server(tmp_path, environment=environment).start()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        server = Server(tmp_path, taken, environment).start()
+    assert f"Port {taken} is in use" in (tmp_path / "server.log").read_text("utf-8") and server.port != taken
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     try:
         with below(ROOT, server.port) as address:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from backend.base.paths import PROJECT_ROOT
 from backend.runs.folder import Run, list_runs
 from backend.runs.metrics import MetricsReader
 from backend.runs.notes import read_notes
@@ -287,21 +286,3 @@ def test_a_trainer_that_dies_at_start_tells_why_and_a_run_from_elsewhere_is_seen
     expect(page.locator("#run-log")).to_contain_text("planted ${7*7} {{this}} <b>")
     assert page.locator(field(page, "saving.output_dir")).count() >= 0
     assert held.said == []
-
-
-def test_a_port_in_use_is_said_and_the_next_one_served(own_server: Server, tmp_path: Path) -> None:
-    second = Server(tmp_path, own_server.port)
-    second.port, asked = own_server.port + 1, own_server.port
-    import subprocess
-    import sys
-
-    command = [sys.executable, "-m", "gui", "--no-browser", "--port", str(asked), "--data", str(tmp_path)]
-    process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
-        assert f"Port {asked} is in use" in lines[0]
-        assert "Monotile is at http://127.0.0.1:" in lines[2] and f":{asked}/" not in lines[2]
-    finally:
-        process.terminate()
-        process.wait(timeout=20)

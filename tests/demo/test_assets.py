@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from backend.families.flux.facts import FACTS
+from tests.tiny.scripts import run_script
 
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
 BASE = DEMO / "base"
@@ -98,9 +97,7 @@ def test_the_record_says_how_the_base_was_made() -> None:
 @pytest.mark.slow
 def test_the_script_makes_a_pipeline_that_loads(tmp_path: Path) -> None:
     tiny = ["--tiny", "--steps", "2", "--vae-steps", "2", "--pictures", "24", "--batch", "2", "--vae-batch", "2"]
-    command = [sys.executable, str(DEMO / "make_demo.py"), "--out", str(tmp_path), *tiny]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert made.returncode == 0, made.stderr
+    run_script(DEMO / "make_demo.py", "--out", str(tmp_path), *tiny)
     assert FACTS.check_base_model(tmp_path / "base") == []
 
     import torch

@@ -61,8 +61,11 @@ def run_demo(where: Path, preset_file: Path, *more: str) -> tuple[int, str, list
 
 
 @pytest.mark.slow
-def test_what_it_prints_is_what_the_run_wrote(tmp_path: Path) -> None:
-    """Traced as inductor traces it, which compiles such blocks in the tests of compiled runs."""
+def test_what_it_prints_is_what_the_run_wrote(tmp_path: Path, in_process: None) -> None:
+    """Traced as inductor traces it, which compiles such blocks in the tests of compiled runs.
+
+    The process of its own, which the command waits for, is in test_video_demo.py.
+    """
     code, text, runs = run_demo(tmp_path, preset(tmp_path, compile__compile_backend="aot_eager"), "--steps", "3")
     assert code == 0, text
     (run,) = runs

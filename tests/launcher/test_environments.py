@@ -5,30 +5,32 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.tiny.clone import Clone, base_python, make_source, make_wheel
+from tests.tiny.clone import Clone, base_python, lose_pip_and_pins, make_source, make_wheel
 
 
 def torch_clone(clone: Clone) -> Clone:
     """A copy that asks for torch as the project does, with tiny wheels that bear its name."""
-    for version in ("2.5.0", "2.11.0+cu130", "2.13.0", "2.14.0"):
+    for version in ("2.5.0", "2.11.0+cu130", "2.13.0"):
         make_wheel(clone.wheels, "torch", version)
     clone.require("torch==2.13.0", "monotile-tiny==1.0")
     return clone
 
 
-def make_environment(folder: Path, clone: Clone, *wheels: str, keep: bool = False) -> Path:
+def make_environment(folder: Path, clone: Clone, *wheels: Path, keep: bool = False) -> Path:
     """A venv that a person made, with wheels already in it. keep: the copy's own environment, which else goes."""
     shutil.copytree(clone.venv, folder, symlinks=True)  # much sooner done than `python -m venv`
     (folder / "monotile-setup.json").unlink()
     if not keep:
         shutil.rmtree(clone.venv, ignore_errors=True)
-    if wheels:
-        line = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-index", "--find-links"]
-        subprocess.run([*line, str(clone.wheels), *wheels], check=True, env=clone.environment())
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for wheel in wheels:
+        # as pip unpacks it, in a tenth of its time
+        zipfile.ZipFile(wheel).extractall(packages)
     return folder
 
 
@@ -42,14 +44,12 @@ def test_torch_comes_first_and_exactly_as_pinned(ready: Clone) -> None:
     assert (ready.venv / "monotile-constraints.txt").read_text() == "torch==2.13.0\n"
 
 
-@pytest.mark.parametrize(
-    ("version", "after"), [("2.11.0+cu130", "2.11.0+cu130"), ("2.14.0", "2.14.0"), ("2.5.0", "2.13.0")]
-)
+@pytest.mark.parametrize(("version", "after"), [("2.11.0+cu130", "2.11.0+cu130"), ("2.5.0", "2.13.0")])
 def test_an_activated_environment_is_used_and_its_torch_is_kept_from_2_11_on(
     ready: Clone, tmp_path: Path, version: str, after: str
 ) -> None:
     torch_clone(ready)
-    mine = make_environment(tmp_path / "mine", ready, f"torch=={version}")
+    mine = make_environment(tmp_path / "mine", ready, ready.wheels / f"torch-{version}-py3-none-any.whl")
     done = ready.offline(VIRTUAL_ENV=str(mine))
     assert done.returncode == 0, done.stderr
     assert Path(json.loads(done.stdout)["prefix"]) == mine
@@ -154,20 +154,17 @@ def test_torch_index_is_used_for_torch_alone_remembered_and_can_be_changed(ready
     done = ready.start(PIP_INDEX_URL=everything, PATH="/usr/bin:/bin")
     assert done.returncode == 0 and ready.installed()["torch"] == "2.13.0"
     assert "No NVIDIA GPU was found. Without --torch-index, Linux usually gets PyTorch's CUDA build" in done.stderr
-    cpu = index_of(tmp_path / "cpu", make_wheel(tmp_path, "torch", "2.13.0+cpu"))
     gpu = index_of(tmp_path / "gpu", make_wheel(tmp_path, "torch", "2.13.0+cu130"))
     others = index_of(tmp_path / "others", *ready.wheels.glob("monotile*.whl"))
-    for url, build in ((cpu, "2.13.0+cpu"), (gpu, "2.13.0+cu130")):
-        done = ready.start("--torch-index", url, PIP_INDEX_URL=others)
-        assert done.returncode == 0, done.stderr
-        assert "Without --torch-index" not in done.stderr
-        assert ready.installed()["torch"] == build
-        assert (ready.venv / "monotile-constraints.txt").read_text() == f"torch=={build}\n"
+    done = ready.start("--torch-index", gpu, PIP_INDEX_URL=others)
+    assert done.returncode == 0, done.stderr
+    assert "Without --torch-index" not in done.stderr
+    assert ready.installed()["torch"] == "2.13.0+cu130"
+    assert (ready.venv / "monotile-constraints.txt").read_text() == "torch==2.13.0+cu130\n"
     assert json.loads((ready.venv / "monotile-setup.json").read_text())["torch_index"] == gpu
     assert ready.start().stderr == "Monotile: starting the page.\n"
     # The choice outlives the environment that it was made for.
-    for link in (ready.venv / "bin").glob("python*"):
-        link.unlink()
+    lose_pip_and_pins(ready.venv)
     done = ready.start(PIP_INDEX_URL=others)
     assert done.returncode == 0 and "making it again" in done.stderr
     assert ready.installed()["torch"] == "2.13.0+cu130"

@@ -125,6 +125,13 @@ class Clone:
         return [line for line in text.splitlines() if line.startswith("$ pip install")]
 
 
+def lose_pip_and_pins(venv: Path) -> None:
+    """Damage an environment: its Python runs, but pip and our packages are gone."""
+    for folder in venv.glob("lib/python*/site-packages/*"):
+        if folder.name.startswith(("pip", "monotile")):
+            shutil.rmtree(folder)
+
+
 def base_python() -> str:
     """The interpreter below the environment that the tests run in: for the launcher, nothing is activated."""
     return getattr(sys, "_base_executable", sys.executable)
