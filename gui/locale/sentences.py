@@ -106,9 +106,9 @@ def _handed_on(tree: ast.Module) -> set[ast.AST]:
         places = [at for at, argument in enumerate(function.args.args) if argument.arg in matched]
         for call in calls:
             if _name(call.func) == function.name:
-                given = [call.args[at] for at in places if at < len(call.args)]
-                given += [each.value for each in call.keywords if each.arg in matched]
-                hidden.update(each for node in given for each in ast.walk(node))
+                arguments = [call.args[at] for at in places if at < len(call.args)]
+                arguments += [each.value for each in call.keywords if each.arg in matched]
+                hidden.update(each for node in arguments for each in ast.walk(node))
     matched = _only_matched(tree)
     for node in tree.body:
         if isinstance(node, ast.Assign) and all(
