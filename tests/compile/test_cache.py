@@ -2,35 +2,30 @@
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backend.base import compile_cache
 from backend.compile import cache_key
-from tests.tiny import cold_start
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 def test_second_start_has_only_hits_and_an_import_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a quantised base; that of another is proven by a whole run. The second process is this one.
+    """Of a quantised base; that of another is proven by a whole run.
 
     Forward and backward come as one entry, from AOTAutograd's cache: nothing is traced again.
     """
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, "/elsewhere")
-    command = [sys.executable, "-m", "tests.tiny.cold_start", str(tmp_path / "a")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stderr[-2000:]
-    first = pickle.loads(done.stdout)
+    first, second = (_start(tmp_path / "a") for _ in range(2))
     assert (first["graphs"], first["hits"], first["misses"], first["cached"]) == (1, 0, 1, [False])
-    second = cold_start.start(str(tmp_path / "a"), first["settings"])
     assert (second["graphs"], second["hits"], second["misses"], second["cached"]) == (1, 1, 0, [True])
     took = json.loads((Path(first["folder"]) / "durations.json").read_text())["first"]
     assert took["compiled"] > 0 and took["cached"] > 0
@@ -48,6 +43,13 @@ def test_second_start_has_only_hits_and_an_import_brings_them(tmp_path: Path, mo
             if p.is_file()
         }
         assert files and all((other / inner).read_bytes() == data for inner, data in files.items()), name
+
+
+def _start(root: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.tiny.cold_start", str(root)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
 
 
 def test_prepare_points_torch_at_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
