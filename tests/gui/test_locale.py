@@ -145,9 +145,9 @@ def as_shown(texts: dict[str, str], sentences: list[str]) -> dict[str, str]:
     """Each sentence of the server, and what the page makes of it with these texts."""
     script = (PROJECT_ROOT / "assets" / "js" / "locale.js").read_text("utf-8")
     script = script.replace("import.meta.url", '"http://page/js/locale.js"')
-    given = json.dumps([script, texts, sentences])
+    request = json.dumps([script, texts, sentences])
     line = ["node", "--input-type=module", "-e", SHOWN]
-    done = subprocess.run(line, input=given, capture_output=True, text=True, encoding="utf-8")
+    done = subprocess.run(line, input=request, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     return dict(zip(sentences, json.loads(done.stdout), strict=True))
 
