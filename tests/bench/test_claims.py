@@ -113,7 +113,7 @@ CLAIMS = {
         "({whole_auto} with checkpointing as it is by default",
         "from {sdxl_eager} ms (eager) and {sdxl_compiled} (compiled) to {sdxl_recorded} ms on an H200, for "
         "{sdxl_recorded_gb} GB instead of {sdxl_compiled_gb}",
-        "an H200 takes {recorded_bf16_checkpointed} and {recorded_bf16} ms, with fp8 products "
+        "takes {recorded_bf16_checkpointed} and {recorded_bf16} ms on an H200, with fp8 products "
         "{recorded_fp8_checkpointed} and {recorded_fp8}",
         "(4 blocks) takes {wan_eager} ms eager, {wan_sdpa} with torch's own attention and {wan_fa4} with "
         "FlashAttention 4",

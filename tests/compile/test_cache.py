@@ -17,13 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_second_start_has_only_hits_and_an_import_brings_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_start_has_only_hits_and_an_import_brings_them(tmp_path: Path) -> None:
     """Of a quantised base; that of another is proven by a whole run.
 
     Forward and backward come as one entry, from AOTAutograd's cache: nothing is traced again.
     """
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        monkeypatch.setenv(name, "/elsewhere")
     first, second = (_start(tmp_path / "a") for _ in range(2))
     assert (first["graphs"], first["hits"], first["misses"], first["cached"]) == (1, 0, 1, [False])
     assert (second["graphs"], second["hits"], second["misses"], second["cached"]) == (1, 1, 0, [True])

@@ -57,7 +57,10 @@ def assert_as_planned(run: Run, graphs: int = 4) -> None:
 def test_inductor_gives_the_eager_loss_the_planned_graphs_and_a_warm_second_start(
     tiny_flux: Path, image_folder: Path, tmp_path: Path, compile_cache: Path
 ) -> None:
-    """The double blocks' graphs that train. test_swap.py has the single blocks', and those without gradient."""
+    """The double blocks' graphs that train.
+
+    test_swap.py has the single blocks', and test_pipeline.py of the preview those without gradients.
+    """
     eager, code = train_here(settings(tiny_flux, image_folder, tmp_path, {"compile": False}, between=False))
     assert code == 0
     compiled = {"compile": True, "compile_cache_dir": str(compile_cache)}
