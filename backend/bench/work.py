@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from backend.bench.clips import Clip, exact_clips
 from backend.bench.random_part import RandomPart
 from backend.bench.sizes import SIZES, Size
-from backend.bench.variants import Spec
+from backend.bench.variants import Spec, variant
 from backend.config.sections.optimizer import OptimizerSection
 from backend.dataset.buckets import exact_buckets, exact_token_counts, token_buckets
 from backend.families.table import family
@@ -106,7 +106,10 @@ def optimizer_for(spec: Spec, model: nn.Module, lora: Lora | None, swap: BlockSw
     settings = OptimizerSection(optimizer=spec.full, learning_rate=spec.learning_rate)
     groups = [{"params": list(model.parameters()), "lr": spec.learning_rate}]
     keeper = None if swap is None else swap.states
-    return Tensorwise(lambda shadows: optimizer_of(settings, shadows), groups, fused=True, keeper=keeper)
+    compiled = variant(spec.variant).compile and next(model.parameters()).is_cuda
+    return Tensorwise(
+        lambda shadows: optimizer_of(settings, shadows), groups, fused=True, keeper=keeper, compiled=compiled
+    )
 
 
 def _loaded(spec: Spec, device: torch.device) -> nn.Module:

@@ -35,12 +35,20 @@ _NOTHING_KNOWN = InForce()
 
 # (file, first line) of registered code -> (block class, code).
 _registered: dict[tuple[str, int], tuple[str, CodeType]] = {}
+# The same of code that is no part of the model -> what it is.
+_apart: dict[tuple[str, int], str] = {}
 
 
 def register(forward: Callable[..., Any], kind: str) -> None:
     """Tell telemetry that the code of `forward` (function or bound method) is that of block class `kind`."""
     code: CodeType = getattr(forward, "__func__", forward).__code__
     _registered[code.co_filename, code.co_firstlineno] = (kind, code)
+
+
+def register_apart(function: Callable[..., Any], kind: str) -> None:
+    """Tell telemetry that `function` is no part of the model: its graphs take time, and no plan counts them."""
+    code: CodeType = function.__code__
+    _apart[code.co_filename, code.co_firstlineno] = kind
 
 
 @dataclass(frozen=True)
@@ -276,7 +284,7 @@ class Telemetry:
         fresh = rows[self._rows_done :] if len(rows) > self._rows_done else rows
         for row in fresh:
             # Rows without code are a graph's late backward; a row without operations kept nothing.
-            if row.is_forward is not False and row.has_guarded_code and row.graph_op_count:
+            if row.is_forward is not False and row.has_guarded_code and row.graph_op_count and not _is_apart(row):
                 self._add_graph(row)
         self._rows_done = len(rows)
 
@@ -377,6 +385,10 @@ class Telemetry:
                 )
             )
         self.stats = replace(self.stats, breaks=self.stats.breaks + len(fresh))
+
+
+def _is_apart(row: Any) -> bool:
+    return (row.co_filename, row.co_firstlineno) in _apart
 
 
 def _place(stack: Sequence[Any]) -> Any:

@@ -6,6 +6,7 @@ can show in the mean (Gupta et al., arXiv 1502.02551; Zamirai et al., arXiv 2010
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -13,20 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-_LOWER = 16
-"""Bits of a float32 that bf16 has no place for."""
-
-
-@torch.no_grad()
-def rounded(value: Tensor) -> Tensor:
-    """`value` (float32) in bf16, rounded up or down at random so that its mean is `value`.
-
-    What bf16 can show stays as it is, NaN and infinity too. Draws from torch's own generator of the device.
-    """
-    bits = value.contiguous().view(torch.int32)
-    noise = torch.randint_like(bits, 1 << _LOWER)
-    kept = ((bits + noise) >> _LOWER << _LOWER).view(torch.float32)
-    return torch.where(torch.isfinite(value), kept, value).to(torch.bfloat16)
+from backend.optimizers.compiled_step import CompiledStep, store
 
 
 class StateKeeper(Protocol):
@@ -61,7 +49,8 @@ class Tensorwise(Optimizer):
     copy is made for the moment of their step, and rounded into them afterwards: the optimizer's state is float32.
     fused: each tensor is moved as soon as its gradient is there, which is then let go of; `step` ends the step.
     longest: length that each tensor's gradient is shortened to while fused, 0 for none: the length of all is not known
-    before they are used. keeper: keeps state elsewhere between the steps of its weights.
+    before they are used. keeper: keeps state elsewhere between the steps of its weights. compiled: what is done to a
+    tensor is compiled; rounding at random then draws other numbers.
     """
 
     def __init__(
@@ -72,8 +61,9 @@ class Tensorwise(Optimizer):
         fused: bool,
         longest: float = 0.0,
         keeper: StateKeeper | None = None,
+        compiled: bool = False,
     ) -> None:
-        self.fused, self.longest, self._keeper = fused, longest, keeper
+        self.fused, self.longest, self._keeper, self._compiled = fused, longest, keeper, compiled
         self._live: dict[nn.Parameter, nn.Parameter] = {}
         self._squares: list[Tensor] = []
         self._numbers: dict[int, dict[str, Any]] = {}
@@ -110,7 +100,23 @@ class Tensorwise(Optimizer):
 
     @torch.no_grad()
     def _move(self, shadow: nn.Parameter, weight: nn.Parameter) -> None:
-        """Step one weight. Numbers of its group that the step changes count once all tensors have had it."""
+        """Step one weight, its state on its device meanwhile."""
+        state = self.inner.state
+        kept = self._keeper is not None and shadow in state and self._is_kept(weight)
+        if kept:
+            self._keeper.lend(weight, state[shadow])
+        try:
+            group = self.param_groups[self._group_of[shadow]]
+            if self._compiled and state.get(shadow) and _steps_stored(self.inner, group):
+                self.inner.step_stored(group, weight.detach(), weight.grad, state[shadow])
+            else:
+                self._move_shadow(shadow, weight)
+        finally:
+            if kept:
+                self._keeper.take_back(weight, state[shadow])
+
+    def _move_shadow(self, shadow: nn.Parameter, weight: nn.Parameter) -> None:
+        """Step one weight by the optimizer's own `step`. Numbers of its group that change count once all had it."""
         number = self._group_of[shadow]
         inner, group = self.inner, self.param_groups[number]
         if shadow is not weight:
@@ -118,23 +124,22 @@ class Tensorwise(Optimizer):
             shadow.grad = weight.grad.float()
         own = {**group, "params": [shadow]}
         inner.param_groups = [own]
-        kept = self._keeper is not None and shadow in inner.state and self._is_kept(weight)
-        if kept:
-            self._keeper.lend(weight, inner.state[shadow])
         try:
             inner.step()
         finally:
             inner.param_groups = self.param_groups
-            if kept:
-                self._keeper.take_back(weight, inner.state[shadow])
         self._numbers[number] = {name: value for name, value in own.items() if name != "params"}
         if shadow is not weight:
             if weight.dtype != torch.float32:
-                weight.copy_(rounded(shadow.data))
+                self._store(weight.detach(), shadow.data)
             elif shadow.data_ptr() != weight.data_ptr():
                 weight.copy_(shadow.data)
             shadow.grad = None
             shadow.data = torch.empty(0, dtype=torch.float32, device=weight.device)
+
+    def _store(self, weight: Tensor, value: Tensor) -> None:
+        """Set `weight` to `value`, rounded at random."""
+        (_compiled_store() if self._compiled else store)(weight, value)
 
     @property
     def _group_of(self) -> dict[nn.Parameter, int]:
@@ -179,6 +184,17 @@ class Tensorwise(Optimizer):
             rest_to(weight, self.state.get(shadow, {}), numbers)
         if self._keeper is not None:
             self._keeper.forget()
+
+
+def _steps_stored(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    """Whether the optimizer can step a tensor as it is stored, as `backend.optimizers.adafactor.Adafactor` does."""
+    can = getattr(optimizer, "can_step_stored", None)
+    return can is not None and can(group)
+
+
+@functools.cache
+def _compiled_store() -> CompiledStep:
+    return CompiledStep(store, own_graphs=False)
 
 
 def rest_to(weight: nn.Parameter, state: dict[str, Any], numbers: bool) -> None:

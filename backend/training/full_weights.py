@@ -81,8 +81,8 @@ class FullWeights:
             groups.append({"params": [self.named[name] for name in of_texts], "lr": rate})
         return groups
 
-    def optimizer(self, network: NetworkSection, optimizer: OptimizerSection) -> Optimizer:
-        """The optimizer of the settings over these weights."""
+    def optimizer(self, network: NetworkSection, optimizer: OptimizerSection, compiled: bool = False) -> Optimizer:
+        """The optimizer of the settings over these weights. compiled: its step is, where it goes tensor by tensor."""
         groups = self.groups(network, optimizer)
         if not optimizer.fused_backward and all(p.dtype == torch.float32 for p in self.parameters()):
             return optimizer_of(optimizer, groups)
@@ -94,6 +94,7 @@ class FullWeights:
             fused=optimizer.fused_backward,
             longest=optimizer.max_grad_norm,
             keeper=None if self.swap is None else self.swap.states,
+            compiled=compiled,
         )
 
     def parameters(self) -> list[nn.Parameter]:

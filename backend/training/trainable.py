@@ -114,7 +114,9 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
     if isinstance(weights, FullWeights):
         weights.swap = swap
-        optimizer = weights.optimizer(cfg.network, cfg.optimizer)
+        # on the CPU, where steps are to the last bit what they were, little is gained
+        compiled = cfg.compile.compile and inputs.device.type == "cuda"
+        optimizer = weights.optimizer(cfg.network, cfg.optimizer, compiled)
     else:
         optimizer = optimizer_of(cfg.optimizer, _by_rate(weights, inputs, encoders))
     norms = _after_steps(optimizer, weights, cfg.network.scale_weight_norms)

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from backend.config.sections.optimizer import OptimizerSection
 from backend.memory.state_stream import is_streamed
+from backend.optimizers.compiled_step import rounded
 from backend.optimizers.from_settings import optimizer_of
 from backend.optimizers.state import ExactState
-from backend.optimizers.tensorwise import Tensorwise, rest_to, rounded
+from backend.optimizers.tensorwise import Tensorwise, rest_to
 
 USUAL = ("adamw", "adafactor", "came", "lion", "adam", "sgd", "rmsprop")
 

@@ -1,0 +1,86 @@
+"""Compiles what an optimizer does to one tensor, so that its values are read and written once, not once an operation.
+
+A step of a large model by single operations waits for the memory of the GPU and for the processor that starts them: on
+one H200 that was more than half of a step of full fine-tuning at FLUX.1's width (docs/benchmarks.md, flux-full).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backend.compile import telemetry
+from backend.compile.forward_shape import RunningBlock, running
+
+log = logging.getLogger(__name__)
+
+KIND = "optimizer"
+"""What the compiler's records call these graphs; they are not of the model, and no plan counts them."""
+
+_OWN_GRAPH = 1 << 22
+"""Values from which a tensor's shape has a graph of its own: kernels for any size split sums as the first one needs."""
+_LOW_BITS = 16
+"""Bits of a float32 that bf16 has no place for."""
+
+_RUNNING = RunningBlock(KIND, "the optimizer's step")
+
+Step = Callable[..., None]
+
+
+@torch.no_grad()
+def rounded(value: Tensor) -> Tensor:
+    """`value` (float32) in bf16, rounded up or down at random so that its mean is `value`.
+
+    What bf16 can show stays as it is, NaN and infinity too. Draws from torch's own generator of the device.
+    """
+    bits = value.contiguous().view(torch.int32)
+    noise = torch.randint_like(bits, 1 << _LOW_BITS)
+    kept = ((bits + noise) >> _LOW_BITS << _LOW_BITS).view(torch.float32)
+    return torch.where(torch.isfinite(value), kept, value).to(torch.bfloat16)
+
+
+def store(weight: Tensor, value: Tensor) -> None:
+    """Set `weight` (bf16) to `value` (float32, as large), rounded at random."""
+    weight.copy_(rounded(value))
+
+
+class CompiledStep:
+    """`step` compiled: any function of tensors that changes some of them in place.
+
+    Its first argument tells which graph is used: each large shape has one of its own, all others share one for each
+    number of dimensions. own_graphs: False for a function that sums nothing up, whose one graph serves all sizes. Where
+    torch can't compile it, it runs as it is, and the log says why.
+    """
+
+    def __init__(self, step: Step, own_graphs: bool = True) -> None:
+        self._step, self._own_graphs = step, own_graphs
+        self._failed = False
+        telemetry.register_apart(step, KIND)
+        # a graph for any size would serve the large shapes too, were it kept with theirs: torch keeps them by code
+        self._fixed = torch.compile(_twin(step), dynamic=False, fullgraph=True)
+        self._any_size = torch.compile(step, dynamic=True, fullgraph=True)
+
+    def __call__(self, weight: Tensor, *more: Any) -> None:
+        """Step `weight`, which is no leaf that wants a gradient."""
+        if self._failed:
+            self._step(weight, *more)
+            return
+        run = self._fixed if self._own_graphs and weight.numel() >= _OWN_GRAPH else self._any_size
+        try:
+            with running(_RUNNING):
+                run(weight, *more)
+        except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as error:
+            # these are raised before anything ran
+            self._failed = True
+            log.warning("the optimizer's step is not compiled: %s", next(iter(str(error).splitlines()), ""))
+            self._step(weight, *more)
+
+
+def _twin(step: Step) -> Step:
+    """The same function with code of its own."""
+    return FunctionType(step.__code__.replace(), step.__globals__, step.__name__, step.__defaults__, step.__closure__)
