@@ -115,7 +115,7 @@ def _move(
     if row is not None and column is not None:
         row.lerp_(gradient.norm(dim=-1, keepdim=True).square_().div_(gradient.size(-1)), new)
         column.lerp_(gradient.norm(dim=-2, keepdim=True).square_().div_(gradient.size(-2)), new)
-        square = (row @ column).div_(row.mean(dim=-2, keepdim=True).clamp_(min=smallest))
+        square = (row * column).div_(row.mean(dim=-2, keepdim=True).clamp_(min=smallest))
     else:
         assert variance is not None, "a vector has a variance"
         square = variance.lerp_(gradient * gradient, new).clone()
