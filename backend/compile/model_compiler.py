@@ -19,7 +19,7 @@ import torch._dynamo
 import torch._functorch.config
 from torch import nn
 
-from backend.compile import compiled_share, telemetry
+from backend.compile import code_kinds, compiled_share
 from backend.compile.block_selection import BlockChoice, decide_blocks
 from backend.compile.compile_report import CompileReport
 from backend.compile.dynamo_counters import limit_hits
@@ -293,7 +293,7 @@ def _compile_blocks(
             eager = block.forward
             if isinstance(eager, BlockForward):
                 eager = eager.eager
-            telemetry.register(eager, kind)
+            code_kinds.register(eager, kind)
             mode = options["mode"] if decision.backend == backend else None
             compiled = torch.compile(eager, backend=decision.backend, **(options | {"mode": mode}))
             recompute = report.recompute and decision.backend in PARTITIONING
@@ -314,7 +314,7 @@ def _compile_whole(
     if linear:
         disable_linear_layers(model)
     eager = model.core.eager if isinstance(model.core, BlockForward) else model.core
-    telemetry.register(eager, "model")
+    code_kinds.register(eager, "model")
     compiled = torch.compile(eager, backend=backend, **options)
     model.core = BlockForward("model", "the whole model", eager, compiled, report, backend=_shown(backend))
     report.blocks["model"] = 1

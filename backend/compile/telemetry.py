@@ -1,6 +1,6 @@
 """Follows torch.compile in process: graphs, recompiles with reasons, breaks, seconds, cache, limits.
 
-It reads torch's own records (one row a compile) and listens to its compile callbacks; `register` tells it which code
+It reads torch's own records (one row a compile) and listens to its compile callbacks; `code_kinds` tells it which code
 belongs to which block class. A poll with nothing new costs about a microsecond.
 """
 
@@ -20,7 +20,7 @@ import torch._dynamo
 from torch._dynamo import callback as dynamo_callback
 from torch._dynamo import utils as dynamo_utils
 
-from backend.compile import compile_durations
+from backend.compile import code_kinds, compile_durations
 from backend.compile.dynamo_counters import counts
 from backend.compile.forward_shape import RunningBlock, current_shape, running_block
 from backend.compile.recompile_reasons import Cause, InForce, Signature, explain
@@ -32,23 +32,6 @@ log = logging.getLogger(__name__)
 _ROWS_KEPT = 10_000
 _TORCH = Path(torch.__file__).parent
 _NOTHING_KNOWN = InForce()
-
-# (file, first line) of registered code -> (block class, code).
-_registered: dict[tuple[str, int], tuple[str, CodeType]] = {}
-# The same of code that is no part of the model -> what it is.
-_apart: dict[tuple[str, int], str] = {}
-
-
-def register(forward: Callable[..., Any], kind: str) -> None:
-    """Tell telemetry that the code of `forward` (function or bound method) is that of block class `kind`."""
-    code: CodeType = getattr(forward, "__func__", forward).__code__
-    _registered[code.co_filename, code.co_firstlineno] = (kind, code)
-
-
-def register_apart(function: Callable[..., Any], kind: str) -> None:
-    """Tell telemetry that `function` is no part of the model: its graphs take time, and no plan counts them."""
-    code: CodeType = function.__code__
-    _apart[code.co_filename, code.co_firstlineno] = kind
 
 
 @dataclass(frozen=True)
@@ -262,13 +245,12 @@ class Telemetry:
     def _new_guards(self, kind: str) -> dict[str, str]:
         """What kept the existing graphs of a class from serving this call: graph id -> guard text."""
         guards: dict[str, str] = {}
-        for name, code in _registered.values():
-            if name == kind:
-                texts = dynamo_utils.guard_failures.get(code, [])
-                for text in texts[self._guards_done.get(code, 0) :]:
-                    graph, _, reason = str(text).partition(": ")
-                    guards[graph] = reason
-                self._guards_done[code] = len(texts)
+        for code in code_kinds.codes_of(kind):
+            texts = dynamo_utils.guard_failures.get(code, [])
+            for text in texts[self._guards_done.get(code, 0) :]:
+                graph, _, reason = str(text).partition(": ")
+                guards[graph] = reason
+            self._guards_done[code] = len(texts)
         return guards
 
     def _compiling(self) -> str | None:
@@ -284,14 +266,14 @@ class Telemetry:
         fresh = rows[self._rows_done :] if len(rows) > self._rows_done else rows
         for row in fresh:
             # Rows without code are a graph's late backward; a row without operations kept nothing.
-            if row.is_forward is not False and row.has_guarded_code and row.graph_op_count and not _is_apart(row):
+            is_graph = row.is_forward is not False and row.has_guarded_code and row.graph_op_count
+            if is_graph and not code_kinds.is_apart(row):
                 self._add_graph(row)
         self._rows_done = len(rows)
 
     def _add_graph(self, row: Any) -> None:
         record = self._seen.get(row.compile_id)
-        known = _registered.get((row.co_filename, row.co_firstlineno))
-        kind = known[0] if known else record.kind if record else "other"
+        kind = code_kinds.kind_of(row) or (record.kind if record else "other")
         signature = record.signature if record else Signature(None, gradients=True)
         before = [graph for graph in self.graphs if graph.kind == kind]
         twin = next((graph for graph in before if graph.signature == signature), None)
@@ -385,10 +367,6 @@ class Telemetry:
                 )
             )
         self.stats = replace(self.stats, breaks=self.stats.breaks + len(fresh))
-
-
-def _is_apart(row: Any) -> bool:
-    return (row.co_filename, row.co_firstlineno) in _apart
 
 
 def _place(stack: Sequence[Any]) -> Any:

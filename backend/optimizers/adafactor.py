@@ -42,14 +42,16 @@ class Adafactor(TorchAdafactor):
         return loss
 
     def can_step_stored(self, group: Mapping[str, Any]) -> bool:
-        """Whether `step_stored` may be used for tensors of this group, once they have a state."""
+        """Whether `step_stored` may be used for tensors of this group."""
         return not group["foreach"] and not group["maximize"]
 
     def step_stored(self, group: Mapping[str, Any], weight: Tensor, gradient: Tensor, state: dict[str, Any]) -> None:
         """Move one tensor as it is stored (float32 or bf16, contiguous or not) by a compiled function.
 
-        gradient: as large, of either format. state: what `step` made of it.
+        gradient: as large, of either format. state: filled here where it is empty, as torch's `step` would.
         """
+        if not state:
+            state.update(_first_state(weight))
         state["step"] += 1
         numbers = self._numbers_on(weight.device, _Numbers.of(group, float(state["step"])))
         parts = (state.get("row_var"), state.get("col_var"), state.get("variance"))
@@ -61,6 +63,16 @@ class Adafactor(TorchAdafactor):
             values = torch.tensor(astuple(numbers), dtype=torch.float32)
             self._latest = ((device, numbers), values.to(device, non_blocking=True))
         return self._latest[1]
+
+
+def _first_state(weight: Tensor) -> dict[str, Tensor]:
+    """State of a tensor before its first step, as torch begins it."""
+    zeros = functools.partial(torch.zeros, dtype=torch.float32, device=weight.device)
+    state = {"step": torch.tensor(0.0, dtype=torch.float32)}
+    if weight.dim() < 2:
+        return state | {"variance": zeros(weight.shape)}
+    *before, height, width = weight.shape
+    return state | {"row_var": zeros(*before, height, 1), "col_var": zeros(*before, 1, width)}
 
 
 @functools.cache

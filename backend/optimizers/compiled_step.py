@@ -14,20 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.compile import telemetry
+from backend.compile import code_kinds
 from backend.compile.forward_shape import RunningBlock, running
 
 log = logging.getLogger(__name__)
-
-KIND = "optimizer"
-"""What the compiler's records call these graphs; they are not of the model, and no plan counts them."""
 
 _OWN_GRAPH = 1 << 22
 """Values from which a tensor's shape has a graph of its own: kernels for any size split sums as the first one needs."""
 _LOW_BITS = 16
 """Bits of a float32 that bf16 has no place for."""
 
-_RUNNING = RunningBlock(KIND, "the optimizer's step")
+_RUNNING = RunningBlock("optimizer", "the optimizer's step")
 
 Step = Callable[..., None]
 
@@ -60,7 +57,7 @@ class CompiledStep:
     def __init__(self, step: Step, own_graphs: bool = True) -> None:
         self._step, self._own_graphs = step, own_graphs
         self._failed = False
-        telemetry.register_apart(step, KIND)
+        code_kinds.register_apart(step)
         # a graph for any size would serve the large shapes too, were it kept with theirs: torch keeps them by code
         self._fixed = torch.compile(_twin(step), dynamic=False, fullgraph=True)
         self._any_size = torch.compile(step, dynamic=True, fullgraph=True)

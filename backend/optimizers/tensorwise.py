@@ -107,7 +107,7 @@ class Tensorwise(Optimizer):
             self._keeper.lend(weight, state[shadow])
         try:
             group = self.param_groups[self._group_of[shadow]]
-            if self._compiled and state.get(shadow) and _steps_stored(self.inner, group):
+            if self._compiled and _steps_stored(self.inner, group):
                 self.inner.step_stored(group, weight.detach(), weight.grad, state[shadow])
             else:
                 self._move_shadow(shadow, weight)
