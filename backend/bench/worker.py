@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from backend.base.library_imports import library_imports
 from backend.bench.clips import bucket_name
 from backend.bench.sizes import SIZES
 from backend.bench.step import PROBED, Step, shapes_of
 from backend.bench.variants import Spec, Variant, variant
 from backend.compile import cache_key
-from backend.memory.library_imports import library_imports
 
 if TYPE_CHECKING:
     from backend.compile.cuda_graphs.recording import Recorder

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.base.errors import Failed
+from backend.base.library_imports import library_imports
 from backend.base.paths import resolve
-from backend.memory.library_imports import library_imports
 from backend.runs.captioning.folder import ResultFolder
 from backend.runs.captioning.model_folder import CaptionModel, read_model
 from backend.runs.captioning.request import CaptionRequest, identity

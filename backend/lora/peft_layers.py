@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.memory.library_imports import without_bitsandbytes
+from backend.base.library_imports import without_bitsandbytes
 
 with without_bitsandbytes():
     from peft import LoraConfig, inject_adapter_in_model

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from backend.base.errors import Refused, WriteFailed
+from backend.base.library_imports import library_imports
 from backend.base.paths import resolve
-from backend.memory.library_imports import library_imports
 
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 

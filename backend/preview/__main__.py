@@ -16,13 +16,13 @@ from rich.console import Console
 
 from backend.base.errors import Refused, WriteFailed
 from backend.base.files import unused_path
+from backend.base.library_imports import library_imports
 from backend.base.paths import resolve
 from backend.base.problems import errors
 from backend.config.arguments import split
 from backend.config.schema import Config, SamplePrompt
 from backend.families.table import family
 from backend.memory.allocators import lower_mmap_threshold, use_expandable_segments
-from backend.memory.library_imports import library_imports
 from backend.plan import base_model_check
 from backend.plan.memory.preview import SUBJECT, preview_plan
 from backend.plan.memory.report import render

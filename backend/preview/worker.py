@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.base.errors import Refused, WriteFailed
+from backend.base.library_imports import library_imports
 from backend.memory.allocators import lower_mmap_threshold, use_expandable_segments
-from backend.memory.library_imports import library_imports
 from backend.runs.diagnose import explain
 from backend.runs.folder import Run, list_runs
 from backend.runs.preview.folder import PreviewFolder

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backend.base.errors import Failed, Refused, WriteFailed
+from backend.base.library_imports import library_imports
 from backend.base.paths import resolve
 from backend.config.schema import Config, by_path, get
-from backend.memory.library_imports import library_imports
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import TextIO
 
+from backend.base.library_imports import library_imports
 from backend.config.schema import Config, by_path, get
-from backend.memory.library_imports import library_imports
 from backend.runs.diagnose import explain
 from backend.runs.folder import Run
 from backend.runs.logsetup import configure_logging

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_what_libraries_hold_is_searched_neither_while_they_load_nor_later() -> None:
     code = """
 import gc
-from backend.memory.library_imports import library_imports
+from backend.base.library_imports import library_imports
 searches = []
 gc.callbacks.append(lambda phase, info: searches.append(phase))
 with library_imports():
@@ -39,7 +39,7 @@ assert gc.get_freeze_count() == held
 def test_bitsandbytes_and_the_compiler_load_when_they_are_used() -> None:
     code = """
 import sys
-from backend.memory.library_imports import library_imports
+from backend.base.library_imports import library_imports
 with library_imports():
     import torch
     import backend.training.ending

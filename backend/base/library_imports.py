@@ -1,4 +1,4 @@
-"""Loads torch and the libraries built on it in less time, and lets a process that holds them end at once."""
+"""Loads large libraries in less time, and lets a process that holds them end at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BITSANDBYTES = "bitsandbytes"
 
 @contextmanager
 def library_imports() -> Iterator[None]:
-    """Load torch and what builds on it, without what nobody here uses of it, and without looking for garbage.
+    """Load torch and what builds on it, or Gradio, without looking for garbage, and without what nobody uses of them.
 
     They make a million objects that stay to the end. Looking through them took a seventh of their loading, longer than
     all else each time a run gives memory back, and a second at the end of a process: what they hold is left out of
