@@ -88,7 +88,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Workers end together when what is left at the end is short. A file stays whole: its tests share fixtures.
     """
     browser = ROOT / "tests" / "browser"
-    slow = {item.path for item in items if item.get_closest_marker("slow") or browser in item.path.parents}
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow |= {path for path in {item.path for item in items} if browser in path.parents}
     items.sort(key=lambda item: item.path not in slow)
     reasons = {}
     if any(item.get_closest_marker("gpu") for item in items):
