@@ -14,6 +14,7 @@ import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from backend.base.library_imports import library_imports
 from gui.password import password_fault
 from gui.security import is_loopback
 from gui.sub_path import read_root
@@ -141,7 +142,8 @@ def _serve(options: argparse.Namespace, listener: socket.socket, remote: bool, p
     # Sends nothing to anybody about the page.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_OFFLINE"] = "1"
-    with _no_proxies():
+    # The form is made within: it stays as Gradio's modules do.
+    with _no_proxies(), library_imports():
         from gui.app import Home, make_app
 
         home = Home.at(options.data.absolute()) if options.data else Home()

@@ -5,12 +5,13 @@ Nothing here imports torch at the top: most tests are about the torch-free part 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 # Images of containers often forbid bytecode. Each of the many processes would then read our modules' source anew, and
@@ -35,6 +36,8 @@ sys.dont_write_bytecode = False
 
 # Looking for garbage in what tracing makes, which mostly stays, takes a tenth of each compile.
 gc.set_threshold(50_000, 20, 100)
+# Nor for what is left when all is tested: two looks through all that a worker holds took it seconds.
+atexit.register(gc.freeze)
 
 # (width, height): seven aspect ratios, both orientations, a pair that shares a bucket.
 PICTURE_SIZES = ((64, 64), (96, 64), (64, 96), (128, 64), (64, 128), (80, 64), (64, 80), (96, 64))
@@ -42,6 +45,17 @@ SUBJECTS = ("a red ring", "two blue squares", "a green cross on a wide field", "
 
 
 _modules_left_out = 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Read the test files, and the libraries that they import, without looking for garbage: all of that stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,7 +88,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Workers end together when what is left at the end is short. A file stays whole: its tests share fixtures.
     """
     browser = ROOT / "tests" / "browser"
-    slow = {item.path for item in items if item.get_closest_marker("slow") or browser in item.path.parents}
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow |= {path for path in {item.path for item in items} if browser in path.parents}
     items.sort(key=lambda item: item.path not in slow)
     reasons = {}
     if any(item.get_closest_marker("gpu") for item in items):

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from backend.base.library_imports import library_imports
 from backend.bench.clips import bucket_name
 from backend.bench.sizes import SIZES
 from backend.bench.step import PROBED, Step, shapes_of
 from backend.bench.variants import Spec, Variant, variant
 from backend.compile import cache_key
-from backend.memory.allocators import imports_without_gc
 
 if TYPE_CHECKING:
     from backend.compile.cuda_graphs.recording import Recorder
@@ -32,7 +32,7 @@ _OF_A_PROCESS_ALONE = ("compile_s", "compile_parts", "step_100_s", "total_s", "s
 def measure(spec: Spec) -> dict[str, Any]:
     """Run the spec's steps and return its row. Raises what the variant raises: the caller makes a failed row of it."""
     folder = cache_key.use_cache_folder(spec.cache_dir or None)
-    with imports_without_gc():
+    with library_imports():
         import torch
 
         from backend.bench.profile import compile_parts, written

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.base.errors import Failed
+from backend.base.library_imports import library_imports
 from backend.base.paths import resolve
-from backend.memory.allocators import imports_without_gc
 from backend.runs.captioning.folder import ResultFolder
 from backend.runs.captioning.model_folder import CaptionModel, read_model
 from backend.runs.captioning.request import CaptionRequest, identity
@@ -53,7 +53,7 @@ class Session:
             return
         phase("Loading the libraries")
         # here, so that a wrong model is told at once
-        with imports_without_gc():
+        with library_imports():
             import torch
 
             from backend.captioning.captioner import Captioner, device_of

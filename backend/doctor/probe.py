@@ -11,6 +11,8 @@ import sys
 import time
 from typing import Any
 
+from backend.base.library_imports import library_imports
+
 OPTIONAL = (
     "triton",
     "bitsandbytes",
@@ -28,7 +30,8 @@ OPTIONAL = (
 def facts() -> dict[str, Any]:
     """Torch build, GPU and attention routes; {"error": ...} when torch does not import."""
     try:
-        import torch
+        with library_imports():
+            import torch
     except Exception as error:
         # Whatever a broken binary raises is the result.
         return {"error": f"{type(error).__name__}: {error}"}
@@ -62,7 +65,8 @@ def facts() -> dict[str, Any]:
 
 def prove() -> dict[str, Any]:
     """Compile and run a small function with its backward pass; raises what differs."""
-    import torch
+    with library_imports():
+        import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
 

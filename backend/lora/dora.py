@@ -15,11 +15,10 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
-from peft.tuners.lora import LoraLayer
-from peft.tuners.lora.layer import LoraVariant
 from torch import Tensor, nn
 
 from backend.lora.dropout import acts, kept
+from backend.lora.peft_layers import LoraLayer, LoraVariant
 from backend.memory.quantized_formats import dequantize
 from backend.memory.quantized_linear import QuantizedLinear
 

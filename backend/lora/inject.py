@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from backend.base.errors import Refused
@@ -21,6 +19,7 @@ from backend.lora.dora import Magnitude, decompose, magnitude_of
 from backend.lora.dropout import LowDropout, TrainingDropout
 from backend.lora.lokr_loha import FactoredLayer
 from backend.lora.master_weights import Masters
+from backend.lora.peft_layers import LoraConfig, LoraLayer, inject_adapter_in_model
 from backend.memory.seeds import generator
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from backend.base.errors import Refused, WriteFailed
+from backend.base.library_imports import library_imports
 from backend.base.paths import resolve
-from backend.memory.allocators import imports_without_gc
 
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
 
 def _command(name: str) -> Callable[[argparse.Namespace, Console], int]:
     # within: the help needs none of torch and diffusers
-    with imports_without_gc():
+    with library_imports():
         from backend.lora_tools import commands
 
     return {

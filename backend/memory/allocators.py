@@ -1,13 +1,11 @@
-"""Sets up allocators and garbage collection so that unused memory goes back: glibc's, torch's, Python's."""
+"""Sets up allocators so that unused memory goes back: glibc's and torch's."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import platform
 import sys
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
 
 LARGE = 4 << 20
 """Bytes from which memory goes back to the system once it is free."""
@@ -32,21 +30,3 @@ def use_expandable_segments(environment: MutableMapping[str, str]) -> None:
     """
     if sys.platform == "linux":
         environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-
-
-@contextmanager
-def imports_without_gc() -> Iterator[None]:
-    """Load torch and what builds on it without looking for garbage, and leave what they hold out of every later search.
-
-    They make a million objects that stay to the end. Looking through them took a seventh of their loading, and longer
-    than all else each time a run gives memory back. Where torch is there already, nothing is done.
-    """
-    if "torch" in sys.modules or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()

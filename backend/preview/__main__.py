@@ -16,12 +16,13 @@ from rich.console import Console
 
 from backend.base.errors import Refused, WriteFailed
 from backend.base.files import unused_path
+from backend.base.library_imports import library_imports
 from backend.base.paths import resolve
 from backend.base.problems import errors
 from backend.config.arguments import split
 from backend.config.schema import Config, SamplePrompt
 from backend.families.table import family
-from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
+from backend.memory.allocators import lower_mmap_threshold, use_expandable_segments
 from backend.plan import base_model_check
 from backend.plan.memory.preview import SUBJECT, preview_plan
 from backend.plan.memory.report import render
@@ -202,7 +203,7 @@ def _plan(request: PreviewRequest, vram_gb: float | None, console: Console) -> i
 
 def _draw(request: PreviewRequest, folder: Path, console: Console) -> int:
     lower_mmap_threshold()
-    with imports_without_gc():
+    with library_imports():
         from backend.preview.carry_out import Account, Studio, carry_out
         from backend.preview.follow import follow
         from backend.preview.matrix import write_matrix

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.base.errors import Refused, WriteFailed
-from backend.memory.allocators import imports_without_gc, lower_mmap_threshold, use_expandable_segments
+from backend.base.library_imports import library_imports
+from backend.memory.allocators import lower_mmap_threshold, use_expandable_segments
 from backend.runs.diagnose import explain
 from backend.runs.folder import Run, list_runs
 from backend.runs.preview.folder import PreviewFolder
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lower_mmap_threshold()
     use_expandable_segments(os.environ)
     folder.write_worker(state="starting")
-    with imports_without_gc():
+    with library_imports():
         import torch
 
         from backend.preview.carry_out import Studio

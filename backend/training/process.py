@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backend.base.errors import Failed, Refused, WriteFailed
+from backend.base.library_imports import library_imports
 from backend.base.paths import resolve
 from backend.config.schema import Config, by_path, get
-from backend.memory.allocators import imports_without_gc
 from backend.runs.control import Control
 from backend.runs.diagnose import Diagnosis, explain
 from backend.runs.errors import RunError
@@ -125,7 +125,7 @@ def _train(
     gpus = visible_gpus()
     set_gpu(os.environ, cfg, gpus, 0)
     # Here and not above: a wrong setting should be named before torch has loaded.
-    with imports_without_gc():
+    with library_imports():
         from backend.config.toml_io import dump
         from backend.training.ending import train_to_end
         from backend.training.prepare import prepare

@@ -48,8 +48,9 @@ expect.set_options(timeout=30_000)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder needs a browser."""
+    browser = {path for path in {item.path for item in items} if Path(__file__).parent in path.parents}
     for item in items:
-        if Path(__file__).parent in Path(item.path).parents:
+        if item.path in browser:
             item.add_marker(pytest.mark.browser)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from backend.base.library_imports import library_imports
 from backend.bench.inference.scenes import ALL_BLOCKS
 from backend.config.schema import Config, SamplePrompt
 from backend.memory.allocators import use_expandable_segments
@@ -36,8 +37,9 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
     job: base and family of the model, settings by name, prompt (values of a `SamplePrompt`), pictures to draw; swaps:
     whether they are one of each of some LoRAs, and of the first one again.
     """
-    from backend.preview.carry_out import Studio, draw_cell
-    from backend.runs.preview.request import PreviewRequest
+    with library_imports():
+        from backend.preview.carry_out import Studio, draw_cell
+        from backend.runs.preview.request import PreviewRequest
 
     cfg, rows = settings_of(job), _rows(job)
     seeds = [0] if job["swaps"] else range(job["pictures"])

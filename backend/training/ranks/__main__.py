@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import TextIO
 
+from backend.base.library_imports import library_imports
 from backend.config.schema import Config, by_path, get
-from backend.memory.allocators import imports_without_gc
 from backend.runs.diagnose import explain
 from backend.runs.folder import Run
 from backend.runs.logsetup import configure_logging
@@ -40,7 +40,7 @@ def main() -> int:
     lines: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_read, args=(lines,), name="first process", daemon=True).start()
     try:
-        with imports_without_gc():
+        with library_imports():
             from backend.training.ranks.follow import follow
         go = Go(**json.loads(lines.get()))
         with ExitStack() as stack:
