@@ -20,7 +20,7 @@ import torch._dynamo
 from torch._dynamo import callback as dynamo_callback
 from torch._dynamo import utils as dynamo_utils
 
-from backend.compile import code_kinds, compile_durations
+from backend.compile import code_kinds, collector, compile_durations
 from backend.compile.dynamo_counters import counts
 from backend.compile.forward_shape import RunningBlock, current_shape, running_block
 from backend.compile.recompile_reasons import Cause, InForce, Signature, explain
@@ -220,6 +220,7 @@ class Telemetry:
             dynamo_callback.on_compile_end(self._on_end)
 
     def _on_start(self, args: Any) -> None:
+        collector.seldom()
         what = running_block()
         with self._lock:
             known = self._seen.get(args.compile_id)
@@ -232,6 +233,7 @@ class Telemetry:
                 self._seen[args.compile_id] = record
 
     def _on_end(self, args: Any) -> None:
+        collector.as_usual()
         with self._lock:
             record = self._open.pop(args.compile_id, None)
             if record is None:
