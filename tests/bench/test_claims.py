@@ -95,12 +95,14 @@ def clips() -> dict[str, str]:
 
 
 def products() -> dict[str, str]:
-    """8-bit products and bf16, with recorded passes."""
+    """8-bit products and bf16, with recorded passes, and steps of all weights."""
     figures = {}
     for name, compute, kept in (("bf16", "bf16", "small"), ("fp8", "fp8", "fast")):
         for where, checkpointing in (("", False), ("_checkpointed", True)):
             settings = {"base_compute": compute, "base_products": kept}
             figures[f"recorded_{name}{where}"] = ms("flux-products", "static:fa4", checkpointing, **settings)
+    for name, variant in (("full_eager", "eager"), ("full_compiled", "static:fa4")):
+        figures[name] = ms("flux-full", variant, True)
     return figures
 
 
@@ -115,6 +117,7 @@ CLAIMS = {
         "{sdxl_recorded_gb} GB instead of {sdxl_compiled_gb}",
         "takes {recorded_bf16_checkpointed} and {recorded_bf16} ms on an H200, with fp8 products "
         "{recorded_fp8_checkpointed} and {recorded_fp8}",
+        "All weights (Adafactor, checkpointing): {full_compiled} ms, eager {full_eager}.",
         "(4 blocks) takes {wan_eager} ms eager, {wan_sdpa} with torch's own attention and {wan_fa4} with "
         "FlashAttention 4",
         "HunyuanVideo's (2 + 4 blocks) {hunyuan_eager}, {hunyuan_sdpa} and {hunyuan_fa4}.",
