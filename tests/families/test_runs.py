@@ -16,7 +16,7 @@ from PIL import Image
 
 from backend.config.schema import Config
 from backend.runs.folder import Run
-from tests.tiny import comfy_maps
+from tests.tiny import comfy_maps, qwen_runs
 from tests.tiny.framepack import SECTIONS, write_sections
 from tests.tiny.training import (
     events,
@@ -78,11 +78,12 @@ def _wan_names() -> dict[str, torch.Tensor]:
 
 NATIVE_NAMES = {"anima": _anima_names, "wan": _wan_names}
 
-# Settings of the run whose sample diffusers draws; of SD3 few layers of every kind, since each is traced.
+# Settings of the run whose sample diffusers draws; few layers of every kind, since each is traced. That diffusers reads
+# all of a family is in its test_files.py.
 DRAWN: dict[str, dict[str, dict[str, Any]]] = {
-    "anima": {"model": {"text_length": 64}, "compile": {"caption_buckets": [64, 128]},
-              "saving": {"save_layout": "diffusers"}},
-    "qwen_image": {"compile": {"caption_buckets": [16, 64]}},
+    "anima": {"model": {"text_length": 64}, "saving": {"save_layout": "diffusers"}, "network": {
+        "targets_include": [r".*\.attn\d\.to_v", "ff.net.2"]}},
+    "qwen_image": {"compile": {"caption_buckets": [16, 64]}, "network": {"targets_include": qwen_runs.TRACED}},
     "sd3": {"model": {"text_length": 24}, "saving": {"save_layout": "diffusers"}, "network": {
         "targets_include": [r".*\.attn2?\.to_v", "attn.add_q_proj", "ff.net.2", "ff_context.net.0.proj"]}},
 }  # fmt: skip
