@@ -27,7 +27,7 @@ from tests.tiny.training import (
     train_here,
 )
 
-# Padded to the size that is trained. HunyuanVideo's and Qwen-Image-Edit's runs draw larger samples, in graphs of their own.
+# Padded to the size that is trained. Runs of HunyuanVideo and Qwen-Image-Edit draw larger ones, in graphs of their own.
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 48, "height": 80, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}
 # 512 is what the family pads captions to, which trimming leaves out.
