@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,27 +10,22 @@ from typing import Any
 import pytest
 import torch
 
-from backend.compile.model_compiler import compile_model
-from backend.compile.telemetry import Telemetry
 from backend.families.spec import FamilyFacts
 from backend.families.table import FAMILIES, family
 from backend.lora.comfyui_keys import linear_layers, names_of, not_loadable
-from backend.lora.inject import find_targets, inject
-from backend.memory import checkpointing
+from backend.lora.inject import find_targets
 from backend.models.common.load_options import LoadOptions
 from backend.models.family import Family
 from backend.models.family_classes import load_family, load_family_of
-from backend.plan.graphs import Shape, count_graphs
 from backend.plan.memory.parts import place_of
 from backend.shapes.shape_runtime import ShapeRuntime
+from tests.tiny import families_page
 
 CPU = LoadOptions(torch.float32, torch.device("cpu"))
 FOLDERS = {"qwen_image_edit": "qwen_edit", "qwen_image_edit_plus": "qwen_edit_plus", "flux_kontext": "flux"}
 FOLDERS |= {"wan22_5b_i2v": "wan22_5b", "framepack_f1": "framepack"}
 # Families that run the same functions over the same layers as another, whose graphs are traced for both.
-SAME_GRAPHS = {"flux": "flux_kontext", "sdxl": "sd15", "framepack_f1": "framepack"}
-SAME_GRAPHS |= dict.fromkeys(("wan", "wan22", "wan22_5b"), "wan22_i2v")
-SAME_GRAPHS |= dict.fromkeys(("qwen_image", "qwen_image_edit"), "qwen_image_edit_plus")
+SAME_GRAPHS = {"wan22_i2v": "wan22", "wan22_5b": "wan22", "framepack_f1": "framepack"}
 FORWARD = ("predict", "pack", "condition", "stack", "call_block", "mark", "install", "adapt")
 
 
@@ -157,70 +151,20 @@ def test_the_denoiser_takes_what_text_stack_and_vae_give(subject: Subject) -> No
         assert len(sigmas) == 5 and sigmas[-1] == 0.0 and sigmas == sorted(sigmas, reverse=True)
 
 
-def test_graphs_made_are_those_planned_with_every_kind_of_checkpointing(
+def test_planned_graphs_are_observed_in_a_test_of_its_own_or_of_a_family_with_the_same_forward(
     subject: Subject, request: pytest.FixtureRequest
 ) -> None:
-    """Steps and validation, with each kind in turn: together they make the planned graphs and no more.
-
-    One of the families that share all that is traced is enough; of the others, that they still do.
-    """
-    code, facts = subject.code, subject.facts.narrowed(subject.base)
-    if facts.name in SAME_GRAPHS:
-        like = load_family(SAME_GRAPHS[facts.name])
-        empty = like.empty_denoiser(base_of(like.facts.name, request))
-        assert forward_of(code) == forward_of(like), "it has a forward of its own: leave it out of SAME_GRAPHS"
-        assert layers_of(code, subject.denoiser) <= layers_of(like, empty)
+    """One of the families that share all that is traced is enough; of the others, that they still do."""
+    proven = families_page.proofs()
+    name, like = subject.facts.name, SAME_GRAPHS.get(subject.facts.name)
+    if like is None:
+        assert "graphs" in proven[name], f"no test counts the graphs of {name}: name one in proofs.toml, as `graphs`"
         return
-    mode = "exact_buckets" if "static" in facts.lacks_modes else "static"
-    geometry, pictures = facts.geometry(subject.base), 2 if facts.controls else 1
-    unit = 2 * geometry.pixels_per_token
-    # padded to one: without padding each has graphs of its own, which tell nothing more
-    sizes = [(unit, unit), (unit, 2 * unit)][: 2 if mode == "static" else 1]
-    least = 1 if facts.video is None else facts.video.least
-    tokens = [geometry.image_tokens(*size, least) * pictures for size in sizes]
-    length = facts.text_length if facts.fixed_text_length else 24
-    rows = [made_row(subject, size, least, length) for size in sizes]
-    model = with_lora(subject)
-    shapes = ShapeRuntime(mode, max(tokens) if mode == "static" else None, longest=1000)
-    seen = [Shape(max(tokens) if mode == "static" else each, length, 1) for each in tokens]
-    training, no_grad = count_graphs(mode, "false", [], seen, seen)
-    torch._dynamo.reset()
-    telemetry = Telemetry().start()
-    compile_model(model, code.block_lists(model), backend="eager", fullgraph=True, dynamic="false")
-    wanted = (training + no_grad) * len(facts.block_classes)
-    telemetry.expect_plan(wanted, training=training, no_grad=no_grad)
-    level = torch.tensor([0.5 if facts.objective == "flow" else 500.0])
-
-    def predicted(latent: torch.Tensor, row: dict[str, torch.Tensor]) -> torch.Tensor:
-        return code.predict(model, [latent], level, [row], 1.0, shapes)[0].square().mean()
-
-    for kind in ("off", *checkpointing.KINDS):
-        offload = checkpointing.apply(model, kind)
-        if offload is not None:
-            offload.smallest = 0
-        for latent, row in rows:
-            predicted(latent, row).backward()
-            with torch.no_grad():
-                predicted(latent, row)
-    stats = telemetry.poll()
-    telemetry.stop()
-    torch._dynamo.reset()
-    assert (stats.graphs, stats.recompiles, stats.breaks, stats.limit_hits) == (wanted, 0, 0, 0), stats
-    assert stats.by_class.keys() == {each.name for each in facts.block_classes}
-
-
-def made_row(subject: Subject, size: tuple[int, int], frames: int, length: int) -> tuple[torch.Tensor, dict[str, Any]]:
-    """The latent of a picture or clip of `size`, and what the denoiser is told with it."""
-    code, facts = subject.code, subject.facts
-    shape = facts.geometry(subject.base).latent_shape(*size, frames)
-    (row,) = code.load_text(subject.base, CPU).encode(["a red circle"], length)
-    row |= {} if code.conditions is None else code.conditions(size, (0.0, 0.0), size)
-    row |= {"control": torch.randn(*shape)} if facts.controls else {}
-    if facts.video is None or not facts.video.starts:
-        return torch.randn(*shape), row
-    clip = torch.zeros(3, *((frames,) if frames > 1 else ()), *reversed(size))
-    encoded = code.load_vae(subject.base, CPU).encode_row(clip)
-    return encoded.pop("latent"), row | encoded
+    assert "graphs" in proven[like]
+    other = load_family(like)
+    empty = other.empty_denoiser(base_of(like, request))
+    assert forward_of(subject.code) == forward_of(other), "it has a forward of its own: leave it out of SAME_GRAPHS"
+    assert layers_of(subject.code, subject.denoiser) <= layers_of(other, empty)
 
 
 def forward_of(code: Family) -> list[Any]:
@@ -232,20 +176,6 @@ def layers_of(code: Family, denoiser: Any) -> set[str]:
     """Names of the weights in its blocks."""
     blocks = [block for listed in code.block_lists(denoiser).values() for block in listed]
     return {name for block in blocks for name, _ in block.named_parameters()}
-
-
-def with_lora(subject: Subject) -> Any:
-    """The tiny model with a LoRA in one layer of each block, which is quickly traced."""
-    model, facts = copy.deepcopy(subject.denoiser), subject.facts.narrowed(subject.base)
-    of_class: dict[str, tuple[str, list[str]]] = {}
-    for path in find_targets(model, list(facts.default_targets)):
-        place = place_of(path, facts)
-        if place is not None:
-            inner, paths = of_class.setdefault(place[0], (place[3], []))
-            paths += [path] if place[3] == inner else []
-    assert of_class.keys() == {each.name for each in facts.block_classes}
-    inject(model, [path for _, paths in of_class.values() for path in paths], rank=2, alpha=2.0, dropout=0.0, seed=1)
-    return model
 
 
 def test_what_a_family_must_give_is_named_where_it_is_missing() -> None:

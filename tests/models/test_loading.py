@@ -174,9 +174,9 @@ for case in json.loads(sys.argv[3]):
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A FLUX transformer of about 340 MB in bf16, in its folder."""
+    """A FLUX transformer of about 90 MB in bf16, in its folder; the largest of its weights has 3 MB."""
     folder = tmp_path_factory.mktemp("big") / "transformer"
-    size = {"num_layers": 3, "num_single_layers": 6, "attention_head_dim": 64, "num_attention_heads": 16}
+    size = {"num_layers": 3, "num_single_layers": 6, "attention_head_dim": 64, "num_attention_heads": 8}
     with torch.device("meta"):
         model = FluxTransformer2DModel(
             **size, joint_attention_dim=64, pooled_projection_dim=64, axes_dims_rope=(16, 24, 24)
@@ -200,11 +200,11 @@ def test_peak_memory_is_the_model_and_one_tensor(tiny_flux: Path, big: Path) -> 
     )  # fmt: skip
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == len(cases)
-    largest = 1024 * 6 * 1024 * 4 * 2
+    largest = 512 * 6 * 512 * 4 * 2
     for dtype, kind, peak, size in rows:
-        assert size > 300_000_000 >> (kind is not None), (dtype, kind)
-        assert size < peak + 20_000_000, (dtype, kind, "what was loaded was not measured")
-        assert peak < size + largest + 20_000_000, (
+        assert size > 80_000_000 >> (kind is not None), (dtype, kind)
+        assert size < peak + 10_000_000, (dtype, kind, "what was loaded was not measured")
+        assert peak < size + largest + 10_000_000, (
             f"{dtype} {kind}: peak {peak / 1e6:.0f} MB for a model of {size / 1e6:.0f} MB"
         )
 

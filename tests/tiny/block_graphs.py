@@ -90,13 +90,20 @@ def compiled_and_checkpointed_equal_eager(subject: Subject) -> None:
     assert recorded and set(recorded) == {model.core}
     for kind in checkpointing.KINDS:
         model = subject.model(subject.few)
-        offload = checkpointing.apply(model, kind)
-        if offload is not None:
-            offload.smallest = 0
+        checkpoint_all(model, kind)
         torch.testing.assert_close(subject.ours(model, batch, shapes), wanted, rtol=1e-6, atol=1e-7)
     telemetry = Telemetry().start()
     compile_model(model, subject.lists(model), backend="aot_eager", fullgraph=True, dynamic="false", checkpointing=True)
-    torch.testing.assert_close(subject.ours(model, batch, shapes), wanted, rtol=1e-5, atol=1e-6)
+    for kind in (*reversed(checkpointing.KINDS), "off"):
+        checkpoint_all(model, kind)
+        torch.testing.assert_close(subject.ours(model, batch, shapes), wanted, rtol=1e-5, atol=1e-6)
     stats = telemetry.poll()
     telemetry.stop()
     assert (stats.graphs, stats.recompiles, stats.breaks) == (len(subject.classes), 0, 0), stats
+
+
+def checkpoint_all(model: Any, kind: str) -> None:
+    """Checkpoint blocks as `kind` has it, however small their inputs are."""
+    offload = checkpointing.apply(model, kind)
+    if offload is not None:
+        offload.smallest = 0

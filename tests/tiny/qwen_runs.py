@@ -15,6 +15,8 @@ from tests.tiny.training import family_config
 
 PROMPT = {"prompt": "a red circle", "negative_prompt": "a dog", "width": 64, "height": 96, "steps": 3, "seed": 5}
 PROMPT |= {"true_cfg_scale": 4.0}
+# of every kind; few, since each is traced
+TRACED = ["attn.to_v", "attn.add_q_proj", "img_mlp.net.2", "txt_mlp.net.0.proj"]
 settings = partial(family_config, "qwen_image")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,26 +59,31 @@ def family_config(family: str, base: Path, images: Path, where: Path, **changes:
 
 
 def straight_run_that_a_resumed_one_repeats(settings: Callable[..., Config], swapped: int = 3, steps: int = 4) -> Run:
-    """Train `steps`; and again with a stop after half, with block swap and checkpointing, to the same numbers.
+    """Train `steps`; and the second half again from the state of the first, swapped and checkpointed, to the same bits.
 
     settings: makes the config of a run, with changes by section. Bit by bit, so that nothing of the three changes any.
     """
-    straight, code = train_here(settings(training={"max_train_steps": steps}))
+    half = {"saving": {"save_every_n_steps": steps // 2}}
+    straight, code = train_here(settings(training={"max_train_steps": steps}, **half))
     assert code == 0, events(straight, "error")
-    changes = {"memory": {"blocks_to_swap": swapped}}
-    first, whole = ({"max_train_steps": count, "gradient_checkpointing": True} for count in (steps // 2, steps))
-    half, code = train_here(settings(training=first, **changes))
-    assert code == 0, events(half, "error")
-    text = half.config_path.read_text().replace(f"max_train_steps = {steps // 2}", f"max_train_steps = {steps}")
-    half.config_path.write_text(text)
-    _, code = train_here(settings(training=whole, **changes), half, resume=True)
-    assert code == 0, events(half, "error")
-    # when each of the two begins
-    assert [event["blocks"] for event in events(half, "swap") if event["moved"]] == [swapped, swapped]
+    whole = {"max_train_steps": steps, "gradient_checkpointing": True}
+    resumed = resumed_from(straight, steps // 2, settings(training=whole, memory={"blocks_to_swap": swapped}, **half))
+    assert [event["blocks"] for event in events(resumed, "swap") if event["moved"]] == [swapped]
     losses = [row["loss"] for row in rows(straight)]
-    assert [row["loss"] for row in rows(half)] == losses and len(losses) == steps
-    assert same(lora_of(half, Path(events(half, "done")[-1]["lora"]).name), lora_of(straight))
+    assert [row["loss"] for row in rows(resumed)] == losses[steps // 2 :] and len(losses) == steps
+    assert same(lora_of(resumed), lora_of(straight))
     return straight
+
+
+def resumed_from(straight: Run, step: int, cfg: Config) -> Run:
+    """A run with the settings `cfg`, resumed in this process from the state that `straight` saved at `step`."""
+    run, name = Run.create(cfg), f"step-{step:08d}"
+    shutil.copytree(straight.state_dir / name, run.state_dir / name)
+    (run.state_dir / "latest").write_text(name)
+    _, code = train_here(cfg, run, resume=True)
+    assert code == 0, events(run, "error")
+    assert [event["step"] for event in events(run, "resumed")] == [step]
+    return run
 
 
 def train_here(cfg: Config, run: Run | None = None, resume: bool = False) -> tuple[Run, int]:

@@ -90,8 +90,7 @@ def test_a_run_makes_the_planned_graphs_and_its_lora_draws_diffusers_clip(
         tiny_hunyuan_video, clip_folder, tmp_path,
         dataset={"resolution": 48, "min_bucket_size": 16},
         video={"target_frames": [9]},
-        compile={"compile": True, "compile_backend": "eager", "shape_mode": "static", "caption_buckets": [16, 64],
-                 "compile_dynamic": "false"},
+        compile={"compile": True, "compile_backend": "eager", "shape_mode": "static", "compile_dynamic": "false"},
         validation={"validate_at_start": True}, saving={"save_layout": "diffusers"}, sampling={"prompts": [prompt]},
         network={"targets_include": TARGETS}, training={"max_train_steps": None, "max_train_epochs": 1},
     )  # fmt: skip

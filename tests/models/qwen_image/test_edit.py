@@ -44,7 +44,7 @@ from tests.tiny.qwen_forward import (
     ours,
 )
 from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
-from tests.tiny.qwen_runs import PROMPT, single_files
+from tests.tiny.qwen_runs import PROMPT, TRACED, single_files
 from tests.tiny.shapes import assert_equal_runs
 from tests.tiny.training import events, lora_of, rows, straight_run_that_a_resumed_one_repeats, train_here
 
@@ -143,7 +143,7 @@ def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
         compile={"compile": True, "compile_backend": "eager", "shape_mode": "static", "caption_buckets": [12, 64]},
         dataset={"caption_dropout_rate": 0.3}, training={"max_train_steps": 6},
         sampling={"prompts": [sample, sample | {"steps": 1, "control_image": before[0]}], "sample_at_start": True},
-        validation={"validate_at_start": True},
+        validation={"validate_at_start": True}, network={"targets_include": TRACED},
     )  # fmt: skip
     run, code = train_here(cfg)
     assert code == 0, events(run, "error")

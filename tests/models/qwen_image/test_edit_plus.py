@@ -41,7 +41,7 @@ from tests.tiny.qwen_edit import CAPTIONS, CPU, picture, pipeline_of, theirs
 from tests.tiny.qwen_edit import settings as edit_settings
 from tests.tiny.qwen_forward import EVERY_LAYER, GARBAGE, LENGTHS, SIZES, make_batch, model_with_lora, ours
 from tests.tiny.qwen_image import LATENT_CHANNELS, make_tiny_denoiser
-from tests.tiny.qwen_runs import PROMPT, single_files
+from tests.tiny.qwen_runs import PROMPT, TRACED, single_files
 from tests.tiny.shapes import assert_equal_runs
 from tests.tiny.training import events, lora_of, rows, straight_run_that_a_resumed_one_repeats, train_here
 
@@ -207,10 +207,10 @@ def test_a_run_makes_the_planned_graphs_and_draws_diffusers_sample(
     sample = PROMPT | {"control_image": two[0]}
     cfg = settings(
         tiny_qwen_edit_plus, image_folder, control, tmp_path,
-        compile={"compile": True, "compile_backend": "eager", "shape_mode": "static", "caption_buckets": [12, 64]},
+        compile={"compile": True, "compile_backend": "eager", "shape_mode": "static"},
         dataset={"caption_dropout_rate": 0.3}, training={"max_train_steps": 4},
         sampling={"prompts": [sample | {"control_image_2": two[1]}, sample | {"steps": 1}], "sample_at_start": True},
-        validation={"validate_at_start": True},
+        validation={"validate_at_start": True}, network={"targets_include": TRACED},
     )  # fmt: skip
     caplog.set_level("INFO")
     run, code = train_here(cfg)

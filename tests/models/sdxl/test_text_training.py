@@ -24,7 +24,7 @@ from backend.runs.folder import Run
 from backend.training.text_encoders import recompute
 from tests.conftest import draw_pictures
 from tests.tiny.sdxl_runs import PROMPT, pipeline_of, settings
-from tests.tiny.training import events, lora_of, rows, same, state_of, train_here
+from tests.tiny.training import events, lora_of, resumed_from, rows, same, state_of, train_here
 
 CPU = torch.device("cpu")
 TEXT = {
@@ -63,7 +63,7 @@ def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_a
         "sdxl", tiny_sdxl, pictures, tmp_path,
         network=TEXT,
         optimizer={"learning_rate": 0.03, "text_encoder_lr": 0.02, "lr_scheduler": "constant", "lr_warmup": 0.0},
-        compile={"compile": True, "compile_backend": "aot_eager", "shape_mode": "exact_buckets"},
+        compile={"compile": True, "compile_backend": "eager", "shape_mode": "exact_buckets"},
         training={"max_train_steps": 4, "gradient_checkpointing": True},
         dataset=dataset("sdxl", tiny_sdxl, pictures, tmp_path, caption_dropout_rate=0.3),
         sampling={"prompts": [PROMPT, {**PROMPT, "lora_scale": 0.0}], "sample_at_start": True},
@@ -116,25 +116,21 @@ def test_a_run_trains_both_encoders_and_its_file_gives_diffusers_the_same_text_a
 
 
 def test_a_resumed_run_is_the_straight_one(tiny_sdxl: Path, pictures: Path, tmp_path: Path) -> None:
-    def cfg(steps: int):
-        return settings(
-            "sdxl", tiny_sdxl, pictures, tmp_path,
-            network={**TEXT, **RATIOS, "network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.1},
-            optimizer={
-                "learning_rate": 0.01, "text_encoder_lr": 0.005, "lr_scheduler": "constant", "lr_warmup": 0.0,
-            },
-            training={"max_train_steps": steps, "gradient_accumulation_steps": 2, "ema": True},
-            # with text encoders that are trained each time is a new version
-            captions={"shuffle_caption": True, "caption_tag_dropout_rate": 0.3}, augmentation={"flip_aug": True},
-        )  # fmt: skip
-
-    straight, code = train_here(cfg(4))
+    cfg = settings(
+        "sdxl", tiny_sdxl, pictures, tmp_path,
+        network={**TEXT, **RATIOS, "network_dropout": 0.2, "rank_dropout": 0.2, "module_dropout": 0.1},
+        optimizer={
+            "learning_rate": 0.01, "text_encoder_lr": 0.005, "lr_scheduler": "constant", "lr_warmup": 0.0,
+        },
+        training={"max_train_steps": 2, "gradient_accumulation_steps": 2, "ema": True},
+        # with text encoders that are trained each time is a new version
+        captions={"shuffle_caption": True, "caption_tag_dropout_rate": 0.3}, augmentation={"flip_aug": True},
+        saving={"save_every_n_steps": 1}, validation={"validate_at_end": False},
+    )  # fmt: skip
+    straight, code = train_here(cfg)
     assert code == 0, events(straight, "error")
-    half, _ = train_here(cfg(2))
-    half.config_path.write_text(half.config_path.read_text().replace("max_train_steps = 2", "max_train_steps = 4"))
-    _, code = train_here(cfg(4), half, resume=True)
-    assert code == 0, events(half, "error")
-    assert [row["loss"] for row in rows(half)] == [row["loss"] for row in rows(straight)]
+    half = resumed_from(straight, 1, cfg)
+    assert [row["loss"] for row in rows(half)] == [row["loss"] for row in rows(straight)][1:]
     assert same(state_of(half)["lora"], state_of(straight)["lora"])
     assert same(state_of(half)["optimizer"], state_of(straight)["optimizer"])
     assert same(state_of(half)["ema"], state_of(straight)["ema"])
