@@ -234,11 +234,12 @@ def usual(chromium: Browser) -> Iterator[BrowserContext]:
     context.close()
 
 
-# Whether a page is as one that was just opened, but for what its modules remember of searches.
+# Whether a page is as one that was just opened, but for what its modules remember of searches. One that has drawn most
+# of the settings takes longer for everything than to open another.
 AS_OPENED = """() => !document.querySelector("dialog[open], body.dark, .offline:not([hidden])")
   && document.getElementById("search").value === "" && localStorage.getItem("monotile-level") === "all"
   && [...document.querySelectorAll("#tabs .tabitem")].filter((each) => each.checkVisibility()).length === 1
-  && !document.querySelector(".suggestions [role=option]")
+  && !document.querySelector(".suggestions [role=option]") && document.querySelectorAll("[id^='f-']").length < 120
   && document.documentElement.dataset.language === "en"
 """
 
