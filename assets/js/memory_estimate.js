@@ -114,7 +114,7 @@ const stageTable = (facts) => {
     el("summary", {}, "By stage and part"),
     el(
       "div",
-      { class: "scroll" },
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "By stage and part" },
       table(
         ["", ...facts.stages.map((s) => s.title)],
         [

@@ -177,7 +177,7 @@ export const runCard = (run, { marked, mark, remove, onsaved, ontag }) => {
     run.pictures.length
       ? el(
           "div",
-          { class: "strip small-strip" },
+          { class: "strip small-strip", tabindex: 0, role: "region", "aria-label": "Samples" },
           run.pictures.map((file) =>
             el("img", { src: samplePicture(run.name, file), alt: "Sample of this run", loading: "lazy" }),
           ),

@@ -61,7 +61,7 @@ const problemTile = (problems) => {
 const modeTable = (modes) =>
   el(
     "div",
-    { class: "scroll" },
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Shape mode" },
     table(
       ["Shape mode", "Graphs", "Training graphs", "Other graphs", "Buckets", "Images left out", "Padding", "Cropping"],
       modes.map((mode) =>

@@ -176,6 +176,7 @@ class Watched:
         self.server = server
         self.said: list[str] = []
         self.requests: list[str] = []
+        self.is_used = False
         page.set_default_timeout(PATIENCE_MS)
         # Whether a page starts with few settings or all of them depends on whether this machine has runs already.
         page.add_init_script(ALL_SETTINGS)
@@ -204,6 +205,22 @@ class Watched:
         self.page.locator(".toast").get_by_text("Loaded the defaults").wait_for()
         self.page.evaluate("document.querySelectorAll('.toast').forEach((toast) => toast.remove())")
 
+    def put_back(self) -> bool:
+        """Leave the page to the next test as a new one would be; False where that is not how it looks."""
+        page = self.page
+        page.unroute_all()
+        page.evaluate("document.querySelectorAll('.toast').forEach((toast) => toast.remove())")
+        if page.viewport_size != {"width": 1280, "height": 900} or not page.evaluate(AS_OPENED):
+            return False
+        page.evaluate("() => (localStorage.clear(), sessionStorage.clear())")
+        page.evaluate(ALL_SETTINGS)
+        tab(page, "Model")
+        page.evaluate("() => (document.activeElement.blur(), scrollTo(0, 0))")
+        page.mouse.move(1, 1)
+        self.requests.clear()
+        self.is_used = True
+        return True
+
     def foreign(self) -> list[str]:
         """Requests to anything but our own server."""
         own = (self.server.url, "data:", "blob:")
@@ -218,21 +235,50 @@ def usual(chromium: Browser) -> Iterator[BrowserContext]:
     context.close()
 
 
+# Whether a page is as one that was just opened, but for what its modules remember of searches. One that has drawn most
+# of the settings takes longer for everything than to open another.
+AS_OPENED = """() => !document.querySelector("dialog[open], body.dark, .offline:not([hidden])")
+  && document.getElementById("search").value === "" && localStorage.getItem("monotile-level") === "all"
+  && [...document.querySelectorAll("#tabs .tabitem")].filter((each) => each.checkVisibility()).length === 1
+  && !document.querySelector(".suggestions [role=option]") && document.querySelectorAll("[id^='f-']").length < 120
+  && document.documentElement.dataset.language === "en"
+"""
+
+
+@pytest.fixture(scope="session")
+def kept_pages() -> list[Watched]:
+    """The page that the tests of one worker share, once it is open: opening it takes longer than most of them do."""
+    return []
+
+
 @pytest.fixture
-def watched(usual: BrowserContext, server: Server) -> Iterator[Watched]:
-    """An open page that remembers nothing of those before it."""
-    held = Watched(usual.new_page(), server)
+def watched(usual: BrowserContext, server: Server, kept_pages: list[Watched]) -> Iterator[Watched]:
+    """An open page with the default settings, its first tab shown. One that a test has left otherwise is closed."""
+    held = kept_pages.pop() if kept_pages else Watched(usual.new_page(), server)
     try:
-        held.open()
+        if held.page.url == "about:blank":
+            held.open()
         held.start_over()
         yield held
         assert held.said == []
         assert held.foreign() == []
+        if held.put_back():
+            kept_pages.append(held)
     finally:
-        with contextlib.suppress(Error):  # a page that never opened has none
-            held.page.evaluate("localStorage.clear()")
         for each in usual.pages:
-            each.close()
+            if not any(each is kept.page for kept in kept_pages):
+                with contextlib.suppress(Error):  # a page that never opened has none
+                    each.evaluate("localStorage.clear()")
+                each.close()
+
+
+@pytest.fixture
+def forgetful(watched: Watched) -> Watched:
+    """The same, where no test before has searched for a setting or used it."""
+    if watched.is_used:
+        watched.page.reload()
+        watched.ready()
+    return watched
 
 
 @pytest.fixture

@@ -106,6 +106,7 @@ def test_on_a_narrow_page_nothing_overflows(chromium: Browser, server: Server, r
     context = chromium.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
     watched = Watched(context.new_page(), server)
     page = watched.open()
+    assert page.evaluate("document.body.classList.contains('dark')")
     show(page, run)
     page.locator("#samples").get_by_role("button", name="Enlarge a bar moves, step 0").click()
     page.wait_for_function(PLAYS, arg=page.locator("dialog video").element_handle())
@@ -162,7 +163,8 @@ def test_the_video_demo_from_its_strips_to_a_sample_that_plays(watched: Watched,
     assert videos.last.evaluate("v => [v.videoWidth, v.videoHeight, Math.round(v.duration * 16)]") == [96, 64, 17]
 
 
-def test_a_family_shows_only_settings_that_apply(page: Page) -> None:
+def test_a_family_shows_only_settings_that_apply(forgetful: Watched) -> None:
+    page = forgetful.page
     tab(page, "Dataset")
     expect(page.locator("#f-video-target_frames")).to_be_hidden()
     go_to(page, "sampling.prompts")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from backend.config.load import load
 from backend.config.schema import with_values
@@ -25,25 +24,19 @@ from backend.runs.events.kinds import (
 )
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
-from tests.browser.conftest import HANDLE, Server, Watched, go_to, tab, type_in
+from tests.browser.conftest import HANDLE, go_to, tab, type_in
 from tests.gui.conftest import make_run
 from tests.tiny.runs import set_fields
 
 
 @pytest.fixture
-def panel(chromium: Browser, server: Server, tmp_path: Path) -> Iterator[tuple[Page, Run]]:
+def panel(page: Page, tmp_path: Path) -> tuple[Page, Run]:
     """The Run tab of a page that looks into a folder with one finished run."""
     run = make_run(tmp_path / "runs", steps=400)
-    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
-    held = Watched(context.new_page(), server)
-    page = held.open()
     type_in(page, "saving.output_dir", str(tmp_path / "runs"))
     tab(page, "Run")
     page.select_option("#run-picker", run.name)  # other tests' runs are listed too
-    yield page, run
-    assert held.said == []
-    held.start_over()
-    context.close()
+    return page, run
 
 
 def test_a_zoom_stays_while_the_run_goes_on(panel: tuple[Page, Run]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +11,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from backend.runs.folder import Run, list_runs
+from backend.runs.folder import Run
 from backend.runs.metrics import MetricsReader
 from backend.runs.notes import read_notes
 from backend.runs.supervise import start as start_run
-from backend.runs.supervise import stop
-from tests.browser.conftest import Server, Watched, few_pictures, field, go_to, load_preset, tab, type_in, wait_for
+from tests.browser.conftest import Server, Watched, few_pictures, field, load_preset, tab, type_in, wait_for
 from tests.gui.conftest import make_run
 
 PANEL = """() => ({
@@ -26,59 +27,58 @@ PANEL = """() => ({
   state: document.querySelector("#run-state").textContent,
   phase: document.querySelector("#run-phase").textContent,
 })"""
+STEPS = 48
+# The panel from the first step on, as it is at one moment.
+TRAINING = f"() => {{ const shown = ({PANEL})(); return /^[1-9]/.test(shown.step) && shown; }}"
 # Minutes, where two cores also run the other half of the tests.
 TRAINING_MS = 240_000
 
 
-@pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that these tests may stop and start."""
-    server = Server(tmp_path_factory.mktemp("runs")).start()
-    yield server
-    server.end()
-    for run in list_runs(server.runs):
-        stop(run, grace_s=0)
-
-
 @pytest.fixture
-def held(chromium: Browser, own_server: Server) -> Iterator[Watched]:
-    """An open page of that server."""
+def held(chromium: Browser, server: Server, kept_pages: list[Watched]) -> Iterator[Watched]:
+    """A page of its own, for a test that ends the server: the one that tests share would report that."""
+    while kept_pages:
+        kept_pages.pop().page.close()
     context = chromium.new_context(viewport={"width": 1280, "height": 1000})
-    watched = Watched(context.new_page(), own_server)
+    watched = Watched(context.new_page(), server)
     watched.open()
+    watched.start_over()
     yield watched
     assert watched.foreign() == []
     context.close()
 
 
+@contextlib.contextmanager
+def suspended(run: Run) -> Iterator[None]:
+    """Let the trainer wait in the middle of its run, while pages and servers start: they then have its core too."""
+    trainer = run.process()
+    assert trainer is not None and run.is_alive(), "the run has ended"
+    os.kill(trainer.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(trainer.pid, signal.SIGCONT)
+
+
 def choose_quick_demo(page: Page, server: Server, steps: int) -> None:
     """The demo's preset, made short: fewer pictures, steps and samples, uncompiled, in the tests' own folder."""
-    few = few_pictures(server, "concept")
     load_preset(page, "demo")
-    go_to(page, "dataset.folders")
-    page.locator("#f-dataset-folders").get_by_label("Remove").last.click()
-    path = page.locator("#f-dataset-folders [data-column=path] input")
-    path.fill(str(few))
-    path.blur()
-    go_to(page, "validation.validation_folders")
-    page.locator("#f-validation-validation_folders").get_by_label("Remove").last.click()
-    path = page.locator("#f-validation-validation_folders [data-column=path] input")
-    path.fill(str(few_pictures(server, "held-out-concept")))
-    path.blur()
-    type_in(page, "dataset.cache_dir", str(server.folder / "cache"))
-    type_in(page, "training.max_train_steps", str(steps))
-    type_in(page, "saving.output_dir", str(server.runs))
-    type_in(page, "validation.validation_repeats", "1")
-    type_in(page, "validation.validation_sigmas", "0.2")
-    go_to(page, "sampling.prompts")
-    remove = page.locator("#f-sampling-prompts").get_by_label("Remove")
-    for _ in range(remove.count() - 1):
-        remove.last.click()
-    page.locator("#f-sampling-prompts [data-column=steps] input").fill("2")
-    page.locator("#f-sampling-prompts [data-column=steps] input").blur()
-    go_to(page, "compile.compile")
-    page.locator("#f-compile-compile input").uncheck()
+    change = {
+        "dataset.folders": [{"path": str(few_pictures(server, "concept"))}],
+        "dataset.resolution": 128,
+        "dataset.cache_dir": str(server.folder / "cache"),
+        "training.max_train_steps": steps,
+        "saving.output_dir": str(server.runs),
+        "validation.validation_folders": [{"path": str(few_pictures(server, "held-out-concept")), "name": "concept"}],
+        "validation.validation_repeats": 1,
+        "validation.validation_sigmas": [0.2],
+        "sampling.prompts": [{"prompt": "a big zorbl in a green meadow", "width": 128, "height": 128, "steps": 2}],
+        "compile.compile": False,
+    }
+    page.evaluate("change => window.monotile.act('apply', { change })", change)
     page.wait_for_function("window.monotile.state.draft.changedFromDefault.includes('compile.compile')")
+    page.locator(".toast").get_by_text("Changed: ").last.wait_for()
+    page.evaluate("document.querySelectorAll('.toast').forEach((toast) => toast.remove())")
 
 
 def panel_agrees(page: Page, run: Run) -> bool:
@@ -95,7 +95,6 @@ def number(value: float) -> str:
     return f"{float(f'{value:.3e}'):.10f}".rstrip("0").rstrip(".")
 
 
-@pytest.mark.slow
 def losses_are_shown(page: Page, run: Run) -> None:
     losses = {event["set"]: event["loss"] for event in events_of(run, "validation")}
     assert losses and page.locator("#validation [data-set]").count() == len(losses)
@@ -104,39 +103,40 @@ def losses_are_shown(page: Page, run: Run) -> None:
         assert float(cell.get_attribute("data-value") or "nan") == pytest.approx(loss)
 
 
-def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None:
-    page = held.page
-    choose_quick_demo(page, own_server, 24)
+@pytest.mark.slow
+def test_the_demo_from_preset_to_lora(watched: Watched, server: Server) -> None:
+    page = watched.page
+    choose_quick_demo(page, server, STEPS)
     page.click("#save-as")
     page.fill("#ask-name", "quick demo")
     page.keyboard.press("Enter")
     expect(page.locator("#preset-button")).to_contain_text("quick demo")
-    assert (own_server.folder / "presets" / "quick demo.toml").is_file()
+    assert (server.folder / "presets" / "quick demo.toml").is_file()
 
     page.keyboard.press("Control+Enter")
     page.wait_for_function("window.monotile.currentTab() === 'Run'")
-    run = own_server.newest()
+    run = server.newest()
     expect(page.locator("#run-picker")).to_have_value(run.name)
-    page.wait_for_function(
-        "/^[1-9]/.test(document.querySelector('#stat-step .stat-value').textContent)", timeout=TRAINING_MS
-    )
-    first = page.evaluate(PANEL)
+    first = page.wait_for_function(TRAINING, timeout=TRAINING_MS).json_value()
     assert first["state"] == "Running"
     expect(page.locator("#compile-verdict")).to_contain_text("Compile is off")
 
     # A refresh and a second tab show the same run while it goes on.
-    page.reload()
-    held.ready()
-    other = Watched(page.context.new_page(), own_server)
-    other.open()
-    for each in (page, other.page):
-        each.wait_for_function("window.monotile.currentTab() === 'Run'")
-        expect(each.locator("#run-picker")).to_have_value(run.name)
+    with suspended(run):
+        page.reload()
+        watched.ready()
+        other = Watched(page.context.new_page(), server)
+        other.open()
+        for each in (page, other.page):
+            each.wait_for_function("window.monotile.currentTab() === 'Run'")
+            expect(each.locator("#run-picker")).to_have_value(run.name)
+        assert other.said == []
+        other.page.close()
     wait_for(lambda: page.evaluate(PANEL)["step"] != first["step"], 120)
 
     expect(page.locator("#run-state")).to_have_text("Finished", timeout=TRAINING_MS)
     wait_for(lambda: panel_agrees(page, run), 20, lambda: f"{page.evaluate(PANEL)} {MetricsReader(run).last()}")
-    assert MetricsReader(run).count() == 24
+    assert MetricsReader(run).count() == STEPS
     lora = run.checkpoints()[-1].path
     expect(page.locator("#run-files")).to_contain_text(str(lora))
     assert page.locator("#samples img").count() == len(run.samples()) >= 1
@@ -149,9 +149,9 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
     assert Path(download.value.path()).read_bytes() == lora.read_bytes()
     tab(page, "Library")
     # Another folder in the form hides no run that was started here.
-    held.start_over()
+    watched.start_over()
     page.reload()
-    held.ready()
+    watched.ready()
     tab(page, "Library")
     card = page.locator(f".run-card[data-run='{run.name}']")
     expect(card).to_contain_text("finished")
@@ -159,8 +159,7 @@ def test_the_demo_from_preset_to_lora(held: Watched, own_server: Server) -> None
     card.get_by_text("Check", exact=True).first.click()
     keys = len(safetensors_names(lora))
     expect(page.locator(".lora-file tr", has_text="ComfyUI")).to_contain_text(f"{keys} of {keys}", timeout=120_000)
-    find_tag_and_compare(page, run, make_run(own_server.runs, "other", steps=24))
-    assert held.said == [] and other.said == []
+    find_tag_and_compare(page, run, make_run(server.runs, "other", steps=STEPS))
 
 
 def find_tag_and_compare(page: Page, run: Run, other: Run) -> None:
@@ -195,8 +194,8 @@ def find_tag_and_compare(page: Page, run: Run, other: Run) -> None:
     expect(popup.value.locator("body")).to_contain_text("SHA-256")
     popup.value.close()
     card.get_by_text("Train further", exact=False).click()
-    page.fill("#further-length", "26")
-    expect(page.locator("#further-sentences")).to_contain_text("after step 24 of 26")
+    page.fill("#further-length", str(STEPS + 2))
+    expect(page.locator("#further-sentences")).to_contain_text(f"after step {STEPS} of {STEPS + 2}")
     expect(page.locator("#further-rates polyline")).to_have_count(1)
     expect(page.locator("#further-start")).to_be_enabled()
     page.keyboard.press("Escape")
@@ -216,32 +215,31 @@ def events_of(run: Run, kind: str) -> list[dict]:
     return event_lines(run, kind)
 
 
-def test_a_run_survives_its_server_and_is_stopped_from_the_page(held: Watched, own_server: Server) -> None:
+def test_a_run_survives_its_server_and_is_stopped_from_the_page(held: Watched, server: Server) -> None:
     page = held.page
-    choose_quick_demo(page, own_server, 5000)
+    choose_quick_demo(page, server, 5000)
     page.click("#start")
     page.wait_for_function("window.monotile.currentTab() === 'Run'")
-    run = own_server.newest()
-    page.wait_for_function(
-        "/^[1-9]/.test(document.querySelector('#stat-step .stat-value').textContent)", timeout=TRAINING_MS
-    )
+    run = server.newest()
+    page.wait_for_function(TRAINING, timeout=TRAINING_MS)
 
     page.click("#start")
     expect(page.locator(".toast").last).to_contain_text("still running")
 
-    own_server.end(signal.SIGKILL)
-    expect(page.locator(".offline")).to_be_visible()
-    assert run.is_alive()
-    own_server.start()
-    expect(page.locator(".offline")).to_be_hidden()
-    # The form works on with the new server, and knows what was in it.
-    type_in(page, "network.network_dim", "many")
-    expect(page.locator("#f-network-network_dim .field-problem")).to_have_count(1)
-    type_in(page, "network.network_dim", "16")
-    expect(page.locator("#problem-summary")).to_be_hidden()
-    expect(page.locator("#preset-button")).to_contain_text("demo")
-    tab(page, "Run")
-    expect(page.locator("#run-picker")).to_have_value(run.name)
+    with suspended(run):
+        server.end(signal.SIGKILL)
+        expect(page.locator(".offline")).to_be_visible()
+        assert run.is_alive()
+        server.start()
+        expect(page.locator(".offline")).to_be_hidden()
+        # The form works on with the new server, and knows what was in it.
+        type_in(page, "network.network_dim", "many")
+        expect(page.locator("#f-network-network_dim .field-problem")).to_have_count(1)
+        type_in(page, "network.network_dim", "16")
+        expect(page.locator("#problem-summary")).to_be_hidden()
+        expect(page.locator("#preset-button")).to_contain_text("demo")
+        tab(page, "Run")
+        expect(page.locator("#run-picker")).to_have_value(run.name)
     before = page.evaluate(PANEL)["step"]
     wait_for(lambda: page.evaluate(PANEL)["step"] != before, 60)
 
@@ -262,21 +260,21 @@ def test_a_run_survives_its_server_and_is_stopped_from_the_page(held: Watched, o
 
 
 def test_a_trainer_that_dies_at_start_tells_why_and_a_run_from_elsewhere_is_seen(
-    held: Watched, own_server: Server
+    watched: Watched, server: Server
 ) -> None:
     """The page shows the exception's own words as text; and a run that no page started appears by itself."""
     import sys
 
     from backend.config.load import parse
 
-    page = held.page
+    page = watched.page
     tab(page, "Run")
-    config = parse({"saving": {"output_dir": str(own_server.runs), "output_name": "elsewhere"}}).config
+    config = parse({"saving": {"output_dir": str(server.runs), "output_name": "elsewhere"}}).config
     assert config is not None
     run = Run.create(config)
     code = "import time; time.sleep(3); raise MemoryError('planted ${7*7} {{this}} <b>')"
     # The page looks in the folder that its form names.
-    type_in(page, "saving.output_dir", str(own_server.runs))
+    type_in(page, "saving.output_dir", str(server.runs))
     tab(page, "Run")
     start_run(None, run, command=[sys.executable, "-c", code])
     expect(page.locator("#run-picker")).to_have_value(run.name)
@@ -285,4 +283,3 @@ def test_a_trainer_that_dies_at_start_tells_why_and_a_run_from_elsewhere_is_seen
     expect(page.locator("#run-error .remedy")).not_to_be_empty()
     expect(page.locator("#run-log")).to_contain_text("planted ${7*7} {{this}} <b>")
     assert page.locator(field(page, "saving.output_dir")).count() >= 0
-    assert held.said == []

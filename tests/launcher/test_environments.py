@@ -34,16 +34,6 @@ def make_environment(folder: Path, clone: Clone, *wheels: Path, keep: bool = Fal
     return folder
 
 
-def test_torch_comes_first_and_exactly_as_pinned(ready: Clone) -> None:
-    torch_clone(ready)
-    assert ready.offline().returncode == 0
-    assert ready.installed()["torch"] == "2.13.0"
-    first, second = ready.pip_calls()[-2:]
-    assert first.endswith("torch==2.13.0")
-    assert "-c" in second and "torch==" not in second
-    assert (ready.venv / "monotile-constraints.txt").read_text() == "torch==2.13.0\n"
-
-
 @pytest.mark.parametrize(("version", "after"), [("2.11.0+cu130", "2.11.0+cu130"), ("2.5.0", "2.13.0")])
 def test_an_activated_environment_is_used_and_its_torch_is_kept_from_2_11_on(
     ready: Clone, tmp_path: Path, version: str, after: str
@@ -148,11 +138,17 @@ def index_of(folder: Path, *wheels: Path) -> str:
     return folder.as_uri()
 
 
-def test_torch_index_is_used_for_torch_alone_remembered_and_can_be_changed(ready: Clone, tmp_path: Path) -> None:
+def test_torch_comes_first_as_pinned_and_its_index_is_used_for_it_alone_and_remembered(
+    ready: Clone, tmp_path: Path
+) -> None:
     torch_clone(ready)
     everything = index_of(tmp_path / "everything", *ready.wheels.glob("*.whl"))
     done = ready.start(PIP_INDEX_URL=everything, PATH="/usr/bin:/bin")
     assert done.returncode == 0 and ready.installed()["torch"] == "2.13.0"
+    first, second = ready.pip_calls()[-2:]
+    assert first.endswith("torch==2.13.0")
+    assert "-c" in second and "torch==" not in second
+    assert (ready.venv / "monotile-constraints.txt").read_text() == "torch==2.13.0\n"
     assert "No NVIDIA GPU was found. Without --torch-index, Linux usually gets PyTorch's CUDA build" in done.stderr
     gpu = index_of(tmp_path / "gpu", make_wheel(tmp_path, "torch", "2.13.0+cu130"))
     others = index_of(tmp_path / "others", *ready.wheels.glob("monotile*.whl"))

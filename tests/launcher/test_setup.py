@@ -119,7 +119,7 @@ def test_a_file_in_place_of_the_environment_goes(tmp_path: Path) -> None:
 def test_a_broken_environment_is_made_anew_and_of_a_link_in_its_place_only_the_link_goes(
     fresh: Clone, tmp_path: Path
 ) -> None:
-    """One without pip: see test_torch_index_is_used_for_torch_alone_remembered_and_can_be_changed."""
+    """One without pip: see test_torch_comes_first_as_pinned_and_its_index_is_used_for_it_alone_and_remembered."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
