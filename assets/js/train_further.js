@@ -147,6 +147,8 @@ const furtherForm = (run, standing) => {
     }
   };
   const changed = () => {
+    // an answer that is on its way is about other values
+    number++;
     start.disabled = true;
     clearTimeout(timer);
     timer = setTimeout(plan, 250);
