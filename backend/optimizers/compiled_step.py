@@ -7,7 +7,7 @@ one H200 that was more than half of a step of full fine-tuning at FLUX.1's width
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from types import FunctionType
 from typing import Any
 
@@ -50,32 +50,42 @@ class CompiledStep:
     """`step` compiled: any function of tensors that changes some of them in place.
 
     Its first argument tells which graph is used: each large shape has one of its own, all others share one for each
-    number of dimensions. own_graphs: False for a function that sums nothing up, whose one graph serves all sizes. Where
-    torch can't compile it, it runs as it is, and the log says why.
+    number of dimensions. own_graphs: False for a function that sums nothing up, whose graph for any size serves all.
+    Where torch can't compile it, it runs as it is, and the log says why.
     """
 
     def __init__(self, step: Step, own_graphs: bool = True) -> None:
         self._step, self._own_graphs = step, own_graphs
+        self._compiled: dict[Hashable, Step] = {}
         self._failed = False
         code_kinds.register_apart(step)
-        # a graph for any size would serve the large shapes too, were it kept with theirs: torch keeps them by code
-        self._fixed = torch.compile(_twin(step), dynamic=False, fullgraph=True)
-        self._any_size = torch.compile(step, dynamic=True, fullgraph=True)
 
     def __call__(self, weight: Tensor, *more: Any) -> None:
         """Step `weight`, which is no leaf that wants a gradient."""
         if self._failed:
             self._step(weight, *more)
             return
-        run = self._fixed if self._own_graphs and weight.numel() >= _OWN_GRAPH else self._any_size
         try:
             with running(_RUNNING):
-                run(weight, *more)
+                self._for(weight)(weight, *more)
         except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as error:
             # these are raised before anything ran
             self._failed = True
             log.warning("the optimizer's step is not compiled: %s", next(iter(str(error).splitlines()), ""))
             self._step(weight, *more)
+
+    def _for(self, weight: Tensor) -> Step:
+        """The compiled function for tensors like this.
+
+        Each has code of its own: torch keeps graphs by code, few for each, and one for any size would serve large ones.
+        """
+        is_large = self._own_graphs and weight.numel() >= _OWN_GRAPH
+        # sizes of 1 are taken as fixed, whatever the rest is
+        sizes = weight.shape if is_large else tuple(size == 1 for size in weight.shape)
+        key = (is_large, sizes, weight.dtype)
+        if key not in self._compiled:
+            self._compiled[key] = torch.compile(_twin(self._step), dynamic=not is_large, fullgraph=True)
+        return self._compiled[key]
 
 
 def _twin(step: Step) -> Step:

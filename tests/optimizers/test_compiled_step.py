@@ -8,6 +8,7 @@ import logging
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
 from backend.compile.telemetry import Telemetry
 from backend.optimizers import compiled_step
@@ -39,6 +40,7 @@ def neighbours(value: Tensor) -> tuple[Tensor, Tensor]:
 def test_a_compiled_step_is_the_plain_one_rounded_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its graphs are no graphs of the model: a plan that expects none raises no alarm."""
     monkeypatch.setattr(compiled_step, "_OWN_GRAPH", 512)
+    clear_compilation_metrics()
     telemetry = Telemetry().start()
     telemetry.expect_plan(0)
     stored = weights()
@@ -65,6 +67,9 @@ def test_a_compiled_step_is_the_plain_one_rounded_at_random(monkeypatch: pytest.
         for own, plain in zip(kept, reference.state_dict()["state"].values(), strict=True):
             torch.testing.assert_close(own, plain, **NEAR)
     assert 0.2 < torch.stack(drawn).mean() < 0.8, "rounded up about as often as down"
+    rows = [row for row in get_compilation_metrics() if row.co_name == "_move_stored"]
+    assert len(rows) == len(SHAPES)
+    assert {row.recompile_reason for row in rows} == {None}, "each kind of tensor has code of its own"
     stats = telemetry.poll()
     assert stats.graphs == stats.recompiles == 0
     assert stats.seconds > 0
