@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,23 @@ def test_a_package_that_is_not_installed_is_told_with_the_other_problems(no_pack
         if problems != [(path, "error", True, True)] or check(with_values(Config(), values), "always"):
             wrong.append((values, problems))
     assert wrong == []
+
+
+def test_one_flash_attention_is_not_taken_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share a folder: with one of them there, the other one's rule alone speaks."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cfg = with_values(Config(), {"model.base_model": "m", **FOLDERS})
+
+    def missing() -> list[bool]:
+        importlib.invalidate_caches()
+        return [bool(ready(with_values(cfg, {"compile.attention": route}))) for route in ("flash2", "fa4")]
+
+    (tmp_path / "flash_attn" / "cute").mkdir(parents=True)
+    assert missing() == [True, False]
+    (tmp_path / "flash_attn" / "flash_attn_interface.py").touch()
+    assert missing() == [False, False]
+    (tmp_path / "flash_attn" / "cute").rmdir()
+    assert missing() == [False, True]
 
 
 def test_packages_that_are_installed_or_not_asked_for_are_no_problem() -> None:

@@ -28,6 +28,9 @@ def _of(module: str) -> Callable[[str], bool]:
     return lambda name: OPTIMIZER_CLASSES.get(name, name).partition(".")[0] == module
 
 
+_KERNELS = {"flash2": "flash_attn.flash_attn_interface", "fa3": "flash_attn_interface", "fa4": "flash_attn.cute"}
+"""Route -> its module. flash-attn and flash-attn-4 share a folder, so that flash_attn alone tells neither."""
+
 PACKAGE_RULES: tuple[Rule, ...] = (
     *(
         _needs(f"memory.{name}", "bitsandbytes", lambda kind: kind == "nf4", f"set {name} to int8")
@@ -39,7 +42,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     ),
     *(
         _needs("compile.attention", module, lambda value, route=route: value == route, "set attention to auto")
-        for route, module in (("flash2", "flash_attn"), ("fa3", "flash_attn_interface"), ("fa4", "flash_attn.cute"))
+        for route, module in _KERNELS.items()
     ),
     Rule(
         ("logging.tensorboard",),
