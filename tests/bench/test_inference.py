@@ -90,17 +90,20 @@ def test_the_table_compares_compiled_with_eager(tmp_path: Path) -> None:
     add("regional", "cold", latency_s=4.1, peak_gb=33.5, first_s=40.0, compile_s=9.0)
     add("regional", "warm", latency_s=4.0, peak_gb=33.5, first_s=30.0)
     add("whole", "cold", latency_s=3.0, peak_gb=34.0, first_s=99.0, compile_s=60.0)
+    add("sdpa", "eager", latency_s=6.8, peak_gb=33.0, first_s=20.0)
     add_row(tmp_path, {"scene": "nf4", "start": "eager", "ok": False, "error": "no room"})
     rows = read_rows(tmp_path)
     lines = table(rows).splitlines()[2:]
     assert lines == [
         "| Compiled block by block | 6.00 s | 4.00 s | 1.50x | 33.5 GB | 40.0 s | 30.0 s | 9.0 s |",
+        "| Block by block, torch's own attention | 6.80 s | - | - | 33.0 GB | - | - | - |",
         "| Compiled as a whole | 6.00 s | 3.00 s | 2.00x | 34.0 GB | 99.0 s | - | 60.0 s |",
         "| NF4 | - | - | - | - | - | - | - |",
     ]
     assert failures(rows) == ["nf4, eager: no room"]
-    assert bars(rows)[:2] == [
+    assert bars(rows)[:3] == [
         "compiled / eager: 1.50 times as fast (bar: 1.5)",
+        "compiled / eager with torch's own attention: 1.70 times as fast (bar: 1.5)",
         "whole model / block by block: 6.7 times the compile time (bar: 6)",
     ]
 

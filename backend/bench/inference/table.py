@@ -82,11 +82,14 @@ def bars(rows: Sequence[Row]) -> list[str]:
     eager, cold, warm = (newest.get(("regional", start)) for start in ("eager", "cold", "warm"))
     whole, swaps = newest.get(("whole", "cold")), newest.get(("swaps", "cold"))
     plain, fast = _number(eager, "latency_s"), _number(_first(warm, cold), "latency_s")
+    own = _number(newest.get(("sdpa", "eager")), "latency_s")
     blocks, model = _number(cold, "compile_s"), _number(whole, "compile_s")
     begins, recompiles = _number(warm, "compile_s"), _number(swaps, "recompiles")
     lines = []
     if plain and fast:
         lines.append(f"compiled / eager: {plain / fast:.2f} times as fast (bar: 1.5)")
+    if own and fast:
+        lines.append(f"compiled / eager with torch's own attention: {own / fast:.2f} times as fast (bar: 1.5)")
     if blocks and model:
         lines.append(f"whole model / block by block: {model / blocks:.1f} times the compile time (bar: 6)")
     elif blocks and whole is not None and whole["process_s"]:
