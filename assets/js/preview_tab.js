@@ -5,6 +5,7 @@ import { formatCount, formatMemory } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { t } from "./locale.js";
 import { PreviewControls } from "./preview_controls.js";
+import { keepTyped, putBackTyped } from "./preview_kept.js";
 import { PreviewLoras } from "./preview_loras.js";
 import { PreviewMemory } from "./preview_memory.js";
 import { PreviewResult } from "./preview_result.js";
@@ -74,9 +75,15 @@ const build = (root) => {
   const result = el("div", { class: "preview-result" });
   const memory = new PreviewMemory(asked);
   const controls = new PreviewControls(() => memory.later());
+  const typed = { prompts, negative, strength, ...numbers };
+  const change = () => {
+    memory.later();
+    if (touched) keepTyped(typed);
+  };
+  touched ||= putBackTyped(typed);
   const form = el(
     "div",
-    { class: "preview-form", oninput: () => memory.later(), onchange: () => memory.later() },
+    { class: "preview-form", oninput: change, onchange: change },
     labelled("Base model and settings of", source),
     labelled("Checkpoints (several make a matrix)", files),
     el("label", { class: "preview-follow check" }, follow, "All checkpoints, and each new one while the run trains"),

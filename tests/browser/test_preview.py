@@ -109,10 +109,16 @@ def test_a_matrix_of_checkpoints_is_drawn_and_equals_the_command(held: Watched, 
     type_in(page, "saving.output_dir", str(own_server.runs))
     tab(page, "Preview")
     expect(page.locator("#preview-source")).to_have_value(run.name)
-    page.locator("#preview-files").select_option([each.path.name for each in run.checkpoints()])
     page.fill("#preview-prompts", "\n".join(PROMPTS))
     for name, value in {"width": 96, "height": 80, "steps": 3, "guidance_scale": 1, "seed": 7}.items():
         page.fill(f"#preview-{name}", str(value))
+    # as where another language is chosen
+    page.reload()
+    held.ready()
+    expect(page.locator("#preview-source")).to_have_value(run.name)
+    expect(page.locator("#preview-prompts")).to_have_value("\n".join(PROMPTS))
+    expect(page.locator("#preview-seed")).to_have_value("7")
+    page.locator("#preview-files").select_option([each.path.name for each in run.checkpoints()])
     expect(page.locator("#preview-memory")).to_have_attribute("data-verdict", "fits")
     expect(page.locator("#preview-memory")).to_contain_text("the preview computes in RAM")
     # the run has ended: there is nothing to follow
