@@ -9,7 +9,7 @@ from backend.config.file_kinds import DATA_SETS, NAMES_OF_DATA_SETS, is_of_anoth
 from backend.config.formats import decode
 from backend.config.load import Loaded
 from backend.importers.convert import Converted, convert
-from backend.importers.report import HEADINGS
+from backend.importers.notes import HEADINGS, NO_NAMES, Note
 from backend.importers.source import read_raw
 from gui import form
 
@@ -44,8 +44,7 @@ class ForeignSettings:
         for heading, fates in HEADINGS:
             notes = self.converted.with_fate(*fates)
             if notes:
-                lines = [{"line": note.line, "text": note.sentence()} for note in notes]
-                groups.append({"title": heading, "notes": lines})
+                groups.append({"title": heading, "notes": [_line(note) for note in notes]})
         off = [note.key for note in self.converted.with_fate("off")]
         wants = not self.with_dataset and any(
             note.key.removeprefix("--") in NAMES_OF_DATA_SETS for note in self.converted.with_fate("not offered")
@@ -57,6 +56,13 @@ class ForeignSettings:
         )
         kind = self.converted.title
         return {"kind": kind, "rest": rest, "groups": groups, "off": off, "wantsDataset": wants}
+
+
+def _line(note: Note) -> dict[str, Any]:
+    """A note as the page shows it: about and why are translated there, the name with its value stays as in the file."""
+    named = note.key not in NO_NAMES
+    name = f"{note.key}{note.value}" if named else note.value.strip()
+    return {"line": note.line, "about": "" if named else note.key, "name": name, "why": note.why}
 
 
 def is_foreign(content: bytes) -> bool:

@@ -89,7 +89,7 @@ export interface ForeignSettings {
   name: string;
   kind: string;
   rows: DifferenceRow[];
-  groups: { title: string; notes: { line: number | null; text: string }[] }[];
+  groups: { title: string; notes: { line: number | null; about: string; name: string; why: string }[] }[];
   off: string[];
   wantsDataset: boolean;
   rest: string;

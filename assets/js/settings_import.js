@@ -69,11 +69,22 @@ on("foreign", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
       el(
         "details",
         { class: "import-notes", open: title.startsWith("Not imported") || null },
-        el("summary", {}, `${title} (${notes.length})`),
+        el("summary", {}, title, ` (${notes.length})`),
         el(
           "ul",
           { class: "bad-list" },
-          notes.map((note) => el("li", {}, (note.line ? t`Line ${note.line}: ` : "") + note.text)),
+          notes.map(({ line, about, name, why }) =>
+            el(
+              "li",
+              {},
+              line ? t`Line ${line}: ` : null,
+              about,
+              about && name ? " " : null,
+              // as in the file
+              name ? el("span", { translate: "no" }, name) : null,
+              why ? [": ", why] : null,
+            ),
+          ),
         ),
       ),
     ),

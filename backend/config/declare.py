@@ -45,6 +45,12 @@ class Bounds:
         high = f"below {_number(self.lt)}" if self.lt is not None else high
         return " and ".join(part for part in (low, high) if part)
 
+    def limits(self) -> tuple[str, str]:
+        """The lower and the upper limit as numbers to show; "" where there is none."""
+        low = self.ge if self.ge is not None else self.gt
+        high = self.le if self.le is not None else self.lt
+        return "" if low is None else _number(low), "" if high is None else _number(high)
+
 
 @dataclass(frozen=True)
 class Setting:

@@ -8,22 +8,23 @@ from typing import Any
 
 from backend.base.redact import redact
 from backend.config.names import nearest_choice
-from backend.config.schema import Setting
+from backend.config.schema import Bounds, Setting
 
 _KINDS = {
-    "bool": ("true or false", "true"),
-    "int": ("a whole number", "1"),
-    "float": ("a number", "0.5"),
-    "str": ("a text", '"text"'),
-    "text": ("a text", '"text"'),
-    "path": ("a path in quotes", "'folder/file'"),
-    "choice": ("a text", '"text"'),
-    "int_list": ("a list of whole numbers", "[64, 128]"),
-    "float_list": ("a list of numbers", "[0.1, 0.2]"),
-    "str_list": ("a list of texts", '["attn.to_q", "attn.to_k"]'),
-    "table": ("a table", '{ name = "value" }'),
-    "tables": ("rows", ""),
+    "bool": ("must be true or false, not {value}", "true"),
+    "int": ("must be a whole number, not {value}", "1"),
+    "float": ("must be a number, not {value}", "0.5"),
+    "str": ("must be a text, not {value}", '"text"'),
+    "text": ("must be a text, not {value}", '"text"'),
+    "path": ("must be a path in quotes, not {value}", "'folder/file'"),
+    "choice": ("must be a text, not {value}", '"text"'),
+    "int_list": ("must be a list of whole numbers, not {value}", "[64, 128]"),
+    "float_list": ("must be a list of numbers, not {value}", "[0.1, 0.2]"),
+    "str_list": ("must be a list of texts, not {value}", '["attn.to_q", "attn.to_k"]'),
+    "table": ("must be a table, not {value}", '{ name = "value" }'),
+    "tables": ("must be rows, not {value}", ""),
 }
+"""What a value of each kind must be, and an example."""
 
 
 def explain(setting: Setting, error: Mapping[str, Any]) -> tuple[str, str]:
@@ -36,8 +37,7 @@ def explain(setting: Setting, error: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "literal_error":
         return _not_a_choice(setting, value)
     if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
-        number = "each number" if setting.kind.endswith("_list") else "it"
-        return f"must be {setting.bounds.words()}, not {shown(value)}", _range_remedy(setting, number)
+        return _out_of_range(setting.bounds, shown(value)), _range_remedy(setting)
     if kind == "finite_number":
         return "must be a finite number", f"Write a number such as {_example(setting)}"
     if kind in ("string_too_short", "string_too_long"):
@@ -80,29 +80,49 @@ def _unset(setting: Setting) -> str:
 
 
 def _wrong_type(setting: Setting, value: Any) -> tuple[str, str]:
-    wanted = _KINDS[setting.kind][0]
+    text = _KINDS[setting.kind][0].format(value=shown(value))
     if setting.kind == "tables":
-        table = f"[[{setting.path}]]"
-        return (
-            f"must be rows, not {shown(value)}",
-            f"Write each row under a line {table}, with {_example(setting)[3:-3]}",
-        )
+        return text, f"Write each row under a line [[{setting.path}]], with {_example(setting)[3:-3]}"
     if setting.choices:
-        wanted = f"one of {', '.join(setting.choices)}"
-    return f"must be {wanted}, not {shown(value)}", f"Write {setting.name} = {_example(setting)}{_unset(setting)}"
+        text = f"must be one of {', '.join(setting.choices)}, not {shown(value)}"
+    return text, f"Write {setting.name} = {_example(setting)}{_unset(setting)}"
 
 
 def _not_a_choice(setting: Setting, value: Any) -> tuple[str, str]:
     choices = setting.choices or ()
-    text = f"must be {'one of ' if len(choices) > 1 else ''}{', '.join(choices)}, not {shown(value)}"
+    text = f"must be one of {', '.join(choices)}, not {shown(value)}"
+    if len(choices) == 1:
+        text = f"can only be {choices[0]}, not {shown(value)}"
     near = nearest_choice(value, choices) if isinstance(value, str) else None
     return text, f"Did you mean {near}?" if near else f"Choose one of these{_unset(setting)}"
 
 
-def _range_remedy(setting: Setting, number: str) -> str:
+def _out_of_range(bounds: Bounds, value: str) -> str:
+    """The limits as `Bounds.words` has them, each way to write them a text of its own."""
+    low, high = bounds.limits()
+    if bounds.ge is not None and bounds.le is not None:
+        return f"must be {low} to {high}, not {value}"
+    if bounds.ge is not None and bounds.lt is not None:
+        return f"must be at least {low} and below {high}, not {value}"
+    if bounds.gt is not None and bounds.le is not None:
+        return f"must be above {low} and at most {high}, not {value}"
+    if bounds.gt is not None and bounds.lt is not None:
+        return f"must be above {low} and below {high}, not {value}"
+    if bounds.ge is not None:
+        return f"must be at least {low}, not {value}"
+    if bounds.gt is not None:
+        return f"must be above {low}, not {value}"
+    return f"must be at most {high}, not {value}" if bounds.le is not None else f"must be below {high}, not {value}"
+
+
+def _range_remedy(setting: Setting) -> str:
+    if setting.kind.endswith("_list"):
+        if setting.nullable:
+            return "Choose each number in this range, or leave it empty for none"
+        return f"Choose each number in this range; {_example(setting)} is the default"
     if setting.nullable:
-        return f"Choose {number} in this range, or leave it empty for none"
-    return f"Choose {number} in this range; {_example(setting)} is the default"
+        return "Choose it in this range, or leave it empty for none"
+    return f"Choose it in this range; {_example(setting)} is the default"
 
 
 def _text_length(setting: Setting, kind: str, context: Mapping[str, Any]) -> tuple[str, str]:

@@ -18,6 +18,8 @@ PIP_NAMES = {
     "pynvml": "nvidia-ml-py",
 }
 """What pip calls a package whose module has another name."""
+_ABSENT = "is not installed"
+_BROKEN = "is installed but does not load"
 
 
 def is_installed(module: str) -> bool:
@@ -58,7 +60,7 @@ def _has_files(module: str) -> bool:
 def load_problem(module: str) -> str | None:
     """Why `module` can't be used, in words after its name; None when it loads. Imports it."""
     if not is_installed(module):
-        return "is not installed"
+        return _ABSENT
     try:
         importlib.import_module(module)
     except Exception as error:  # noqa: BLE001 - a binary package that does not fit this torch fails in its own way
@@ -67,23 +69,30 @@ def load_problem(module: str) -> str | None:
     return None
 
 
-def pip_command(module: str, problem: str = "is not installed") -> str:
+def about_package(title: str, problem: str) -> str:
+    """`problem`, as `load_problem` gave it, as a sentence about the package that is called `title`."""
+    if problem == _ABSENT:
+        return f"{title} is not installed"
+    return f"{title} is installed but does not load {problem.removeprefix(_BROKEN).strip()}"
+
+
+def pip_command(module: str, problem: str = _ABSENT) -> str:
     """The command that ends `problem`, as `load_problem` gave it: a first install, what it needs, or another build."""
     parts = module.split(".")
     names = (PIP_NAMES.get(".".join(parts[:count])) for count in range(len(parts), 0, -1))
     name = next(filter(None, names), parts[0])
-    again = "" if problem.endswith("is not installed") or _lacks_another(module, problem) else "--force-reinstall "
+    again = "" if problem.endswith(_ABSENT) or _lacks_another(module, problem) else "--force-reinstall "
     return f"pip install {again}{'--no-deps ' if again else ''}{name}"
 
 
-def install_remedy(module: str, problem: str = "is not installed") -> str:
+def install_remedy(module: str, problem: str = _ABSENT) -> str:
     """What to do about `problem`, in words without a full stop."""
-    first = "Install a build of it that fits this torch"
-    if problem.endswith("is not installed"):
-        first = "Install it"
-    elif _lacks_another(module, problem):
-        first = "Install what it needs"
-    return f"{first}: {pip_command(module, problem)}"
+    command = pip_command(module, problem)
+    if problem.endswith(_ABSENT):
+        return f"Install it: {command}"
+    if _lacks_another(module, problem):
+        return f"Install what it needs: {command}"
+    return f"Install a build of it that fits this torch: {command}"
 
 
 def _lacks_another(module: str, problem: str) -> bool:

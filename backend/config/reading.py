@@ -142,8 +142,9 @@ def _no_text(raw: bytes) -> Problem | None:
         return None
     line, encoding = raw.count(b"\n", 0, place) + 1, text_encoding(raw)
     if encoding or raw[place : place + 1] != b"\0":
-        looks = f" looks like {encoding}" if encoding else ""
-        text = f"the file is not UTF-8 text: {byte}{looks}"
+        text = f"the file is not UTF-8 text: {byte}"
+        if encoding:
+            text = f"the file is not UTF-8 text: {byte} looks like {encoding}"
         return Problem(None, line, text, "Open it in an editor and save it again as UTF-8")
     remedy = "Delete it in an editor, or use another copy of the file: this one may be damaged"
     return Problem(None, line, "there is a zero byte (NUL) in this line, which is not allowed in a text", remedy)

@@ -20,32 +20,21 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from backend.base import compile_cache
 from backend.base.files import human_bytes
-from backend.config.packages import install_remedy, pip_command
+from backend.config.packages import about_package, install_remedy
 from backend.config.wandb_login import has_login, server
+from backend.doctor.checks import Check, State, attention, quantised
 from backend.setup import toolchain
 
-State = Literal["ok", "warn", "fail"]
 PYTHON_FLOOR = (3, 11)
 PACKAGES = ("diffusers", "transformers", "peft", "accelerate", "safetensors", "pydantic", "gradio")
 _LOW_DISK, _NO_DISK = 10e9, 1e9
 _PROOF_SECONDS = 300
 # A compiler's output in another code page must not stop the doctor.
 _WORDS: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}
-
-
-@dataclass(frozen=True)
-class Check:
-    """The result of one check."""
-
-    name: str
-    state: State
-    text: str
-    remedy: str = ""
-    """What to do about it; empty where there is nothing to do."""
 
 
 def _python() -> Check:
@@ -137,11 +126,12 @@ def _gpu(facts: dict[str, Any], driver: str | None) -> list[Check]:
     gpu = facts.get("gpu")
     if gpu:
         capability = ".".join(map(str, gpu["capability"]))
-        text = f"{gpu['name']}, {gpu['bytes'] / 2**30:.0f} GiB, compute capability {capability}"
-        checks = [Check("GPU", "ok", text)]
+        size = f"{gpu['bytes'] / 2**30:.0f}"
+        checks = [Check("GPU", "ok", f"{gpu['name']}, {size} GiB, compute capability {capability}")]
         if not gpu["bf16"]:
-            checks[0] = Check("GPU", "warn", f"{text}: no bf16", "Train with mixed_precision fp16.")
-        return [*checks, *_gpus(facts), Check("Driver", "ok", f"NVIDIA {driver}" if driver else "found")]
+            text = f"{gpu['name']}, {size} GiB, compute capability {capability}: no bf16"
+            checks[0] = Check("GPU", "warn", text, "Train with mixed_precision fp16.")
+        return [*checks, *_gpus(facts), Check("Driver", "ok", f"NVIDIA {driver}" if driver else "it was found")]
     if driver and not facts.get("cuda_build"):
         return [
             Check(
@@ -172,15 +162,16 @@ def _optional(problems: dict[str, str | None]) -> Iterator[Check]:
     """Optional packages: which load, which are not installed, and a warning for each that does not load."""
     loading = [name for name, problem in problems.items() if problem is None]
     lacking = [name for name, problem in problems.items() if problem == "is not installed"]
-    parts = [
-        f"installed: {', '.join(loading)}" if loading else "",
-        f"not installed: {', '.join(lacking)}" if lacking else "",
-    ]
-    if any(parts):
-        yield Check("Optional", "ok", "; ".join(filter(None, parts)))
+    if loading and lacking:
+        text = f"installed: {', '.join(loading)}; not installed: {', '.join(lacking)}"
+        yield Check("Optional", "ok", text)
+    elif loading:
+        yield Check("Optional", "ok", f"installed packages: {', '.join(loading)}")
+    elif lacking:
+        yield Check("Optional", "ok", f"not installed: {', '.join(lacking)}")
     for name, problem in problems.items():
         if problem is not None and name not in lacking and name != "triton":
-            yield Check("Optional", "warn", f"{name} {problem}", f"{install_remedy(name, problem)}.")
+            yield Check("Optional", "warn", about_package(name, problem), f"{install_remedy(name, problem)}.")
 
 
 def _gpus(facts: dict[str, Any]) -> Iterator[Check]:
@@ -211,7 +202,7 @@ def _toolchain(on_gpu: bool, triton: str | None = None) -> Iterator[Check]:
             try:
                 version = importlib.metadata.version(name)
             except importlib.metadata.PackageNotFoundError:
-                version = "found"
+                version = "it was found"
             yield Check("Triton", "ok", version)
         else:
             yield Check(
@@ -233,7 +224,7 @@ def _toolchain(on_gpu: bool, triton: str | None = None) -> Iterator[Check]:
         text = folder or "Visual Studio's C++ tools were not found"
         yield Check("MSVC", "ok" if folder else "warn", text, "" if folder else toolchain.compiler_remedy())
     if toolchain.python_header():
-        yield Check("Python headers", "ok", "found")
+        yield Check("Python headers", "ok", "they were found")
     else:
         state: State = "fail" if on_gpu else "warn"
         yield Check("Python headers", state, "Python.h is missing", toolchain.header_remedy())
@@ -257,7 +248,7 @@ def _disk(cache_dir: str | None) -> tuple[list[Check], Path | None]:
             Check("Compile cache", "fail", str(error), "Set compile_cache_dir to a folder that you can write.")
         ], None
     used = compile_cache.size(folder)
-    text = f"{folder}, {human_bytes(used.bytes)} in {used.files:,} files"
+    text = f"{folder} contains {human_bytes(used.bytes)} in {used.files:,} files"
     odd = compile_cache.path_problem(folder)
     if odd:
         checks = [Check("Compile cache", "warn", f"compilers can't handle its path: {odd}", toolchain.folder_remedy())]
@@ -273,62 +264,6 @@ def _disk(cache_dir: str | None) -> tuple[list[Check], Path | None]:
     else:
         checks.append(Check("Disk", "ok", text))
     return checks, folder
-
-
-_ROUTE_PACKAGES = {"flash2": "flash_attn", "fa4": "flash_attn.cute"}
-
-
-def _route_remedy(name: str, why: str) -> str:
-    """What to do about an attention kernel that can't be used: install its package, or another build of it."""
-    if name not in _ROUTE_PACKAGES or "installed" not in why:
-        return "You don't need it."
-    return f"Optional: {pip_command(_ROUTE_PACKAGES[name], why)}"
-
-
-def _attention(facts: dict[str, Any]) -> list[Check]:
-    routes: dict[str, str | None] = facts.get("routes", {})
-    usable = [name for name, why in routes.items() if why is None]
-    text = f"usable here: {', '.join(usable)}; auto chooses the fastest"
-    if not facts.get("gpu"):
-        # Most lack the GPU that the check "GPU" reports already: no warning for each of them.
-        on_gpu = [name for name, why in routes.items() if why and "needs an NVIDIA GPU" in why]
-        others = [why for name, why in routes.items() if why and name not in on_gpu]
-        lacking = [f"{', '.join(on_gpu)} need an NVIDIA GPU", *others] if on_gpu else others
-        return [Check("Attention", "ok", "; ".join([text, *lacking]))]
-    checks = [Check("Attention", "ok", text)]
-    for name, why in routes.items():
-        if why is not None:
-            remedy = _route_remedy(name, why)
-            checks.append(Check(f"Attention {name}", "warn", why, remedy))
-    return checks
-
-
-_WITHOUT = {
-    "int8": "Keep base_compute at bf16.",
-    "fp8": "Keep base_compute at bf16.",
-}
-
-
-def _quantised(facts: dict[str, Any]) -> list[Check]:
-    """NF4 weights and 8-bit products; weights in int8 and fp8 work everywhere."""
-    lacking = {name: why for name, why in facts.get("quantised", {}).items() if why}
-    if not lacking:
-        return [Check("Quantised base", "ok", "fp8, int8 and nf4 weights, int8 and fp8 products" + _kernels(facts))]
-    return [Check("Quantised base", "warn", why, _without(name, why)) for name, why in lacking.items()]
-
-
-def _kernels(facts: dict[str, Any]) -> str:
-    """What int8 products are computed by, where Triton's kernels are missing on a GPU."""
-    if not facts.get("gpu") or facts["packages"].get("triton") is None:
-        return ""
-    return "; int8 without Triton's kernels, slower than bf16 on many GPUs"
-
-
-def _without(name: str, why: str) -> str:
-    """What to do without a format or an 8-bit product."""
-    if name in _WITHOUT:
-        return _WITHOUT[name]
-    return f"Optional: {pip_command('bitsandbytes', why)}"
 
 
 def _proof(folder: Path | None) -> Check:
@@ -364,8 +299,8 @@ def run(cache_dir: str | None = None) -> Iterator[Check]:
     yield from _toolchain(bool(facts.get("gpu")), facts.get("packages", {}).get("triton"))
     yield from _install()
     yield from disk
-    yield from _attention(facts)
-    yield from _quantised(facts)
+    yield from attention(facts)
+    yield from quantised(facts)
     if torch.state == "ok":
         yield _proof(folder)
 

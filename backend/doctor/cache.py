@@ -21,11 +21,12 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] | Non
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     actions.add_parser("size", help="show where it is and how large (the default)")
     actions.add_parser("clear", help="delete all compiled kernels")
-    for name, help_text in (
-        ("export", "write this machine's kernels to a zip file"),
-        ("import", "add kernels from a zip file; they are code, so only from people you trust"),
-    ):
-        actions.add_parser(name, help=help_text).add_argument("file", type=Path)
+    exporting = actions.add_parser("export", help="write this machine's kernels to a zip file")
+    importing = actions.add_parser(
+        "import", help="add kernels from a zip file; they are code, so only from people you trust"
+    )
+    for each in (exporting, importing):
+        each.add_argument("file", type=Path)
     options = parser.parse_args(argv)
     write = write or sys.stdout.write
     try:

@@ -47,7 +47,12 @@ def take_family(work: Work, family: str | None, key: str, guessed: str = "") -> 
         raise NotOffered(Problem(None, line, text, "Choose a file for one of these; nothing was imported"))
     if family:
         work.take("model.family", family, key)
-        work.note(key, "near" if guessed else "taken", f"read as {family} {guessed}" if guessed else "", "model.family")
+        work.note(
+            key,
+            "near" if guessed else "taken",
+            f"read as the family {family} {guessed}" if guessed else "",
+            "model.family",
+        )
         return
     why = f"the file does not say for which model it is; it stays {work.family_here}, or name one with --family"
     work.notes.append(Note("model family", "near", why))
@@ -67,7 +72,7 @@ def read_family(work: Work) -> None:
     if work.kind == "kohya_ss" and "LoRA_type" not in work.values and "token_string" in work.values:
         work.note("kind of training", "not offered", "this preset trains an embedding; these settings train a LoRA")
     if model.network:
-        work.note("network kind", "not offered", f"{model.network} are not supported; a LoRA is trained")
+        work.note("network kind", "not offered", f"{model.network} networks are not supported; a LoRA is trained")
     elif model.kind != "lora":
         work.take("network.network_type", model.kind, "network kind")
         work.note("network kind", "taken", "", "network.network_type")

@@ -127,7 +127,8 @@ def _left_out(out: Dataset, folder: _Folder, videos: bool) -> str:
             return why
     if not any(folder.own.get(key) for key in _FOLDER):
         names = _FOLDER if videos else _PICTURES
-        why = f"it names no {'image or video' if videos else 'image'} folder ({', '.join(names[:2])})"
+        either = ", ".join(names[:2])
+        why = f"it names no image or video folder ({either})" if videos else f"it names no image folder ({either})"
         out.rows.append(Row(folder.place, why))
         return why
     return ""
@@ -168,10 +169,11 @@ def _common(out: Dataset, key: str, staying: list[_Folder], general: Mapping[str
     out.values[key], out.paths[key] = source.values[key], source.paths[key]
     if not differ:
         return
-    shown_values = ", ".join(dict.fromkeys("nothing" if value is None else shown(key, value) for value in values))
+    shown_values = ", ".join(dict.fromkeys("no value" if value is None else shown(key, value) for value in values))
     numbers = isinstance(_first(source.values[key]), int | float)
-    which = "the largest" if numbers else "the first"
-    why = f"data sets differ in it ({shown_values}), and Monotile has one value for all: {which} is used"
+    why = f"data sets differ in it ({shown_values}), and Monotile has one value for all: the first is used"
+    if numbers:
+        why = f"data sets differ in it ({shown_values}), and Monotile has one value for all: the largest is used"
     out.rows.append(Row(source.paths[key], why, "near"))
 
 

@@ -38,7 +38,7 @@ def read_experts(fields: Fields) -> None:
         for name in names.values():
             fields.note(name, "taken", "", _CHOICE)
     else:
-        fields.work.change(_CHOICE, choice, "experts", "ai-toolkit trains both")
+        fields.work.change(_CHOICE, choice, "experts", "not in the file: ai-toolkit trains both")
     if choice != "both":
         fields.note(_SWITCH, "off", "it is used only if both experts are trained")
         return
@@ -47,7 +47,7 @@ def read_experts(fields: Fields) -> None:
         fields.take(_SWITCH, _EVERY, every)
     else:
         fields.note(_SWITCH, "off")
-        fields.work.change(_EVERY, 1, "turns", "ai-toolkit changes the expert at every step")
+        fields.work.change(_EVERY, 1, "turns", "not in the file: ai-toolkit changes the expert at every step")
 
 
 def read_pair(work: Work) -> None:
@@ -71,4 +71,4 @@ def read_pair(work: Work) -> None:
     elif _BOUNDARY in work.values:
         work.note(_BOUNDARY, "off")
     work.change(_CHOICE, "both", "experts", "both are trained, into a file each and not into one")
-    work.change(_EVERY, 1, "turns", "musubi-tuner changes the expert as noise levels are drawn")
+    work.change(_EVERY, 1, "turns", "not in the file: musubi-tuner changes the expert as noise levels are drawn")

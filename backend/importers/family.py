@@ -15,8 +15,8 @@ from backend.importers.values import Left, is_off, number
 _XL_NAMES = ("xl", "pony", "illustrious", "noob", "animagine")
 _LYCORIS = "lycoris.kohya"
 _OTHER_NETWORKS = {
-    "networks.oft": "OFT networks", "networks.dylora": "DyLoRA networks", "networks.oft_flux": "OFT networks",
-    "networks.lora_fa": "LoRA-FA networks",
+    "networks.oft": "OFT", "networks.dylora": "DyLoRA", "networks.oft_flux": "OFT",
+    "networks.lora_fa": "LoRA-FA",
 }  # fmt: skip
 
 
@@ -89,12 +89,12 @@ def _network_of(values: Mapping[str, Any]) -> dict[str, str]:
     if module == _LYCORIS:
         algo = algo_of(values)
         if algo not in ALGOS:
-            return {"network": f"LyCORIS networks by {algo}"}
+            return {"network": f"LyCORIS/{algo}"}
         return {"kind": _decomposed(ALGOS[algo], values)}
     if module in _OTHER_NETWORKS:
         return {"network": _OTHER_NETWORKS[module]}
     if lora_type and lora_type not in LORA_TYPES:
-        return {"network": f"{lora_type} networks"}
+        return {"network": lora_type}
     return {"kind": KINDS.get(module) or _decomposed(LORA_TYPES.get(lora_type, ("", "lora"))[1], values)}
 
 

@@ -8,6 +8,16 @@ from typing import Any, Literal
 
 Fate = Literal["taken", "near", "default", "not offered", "not needed", "unknown", "off"]
 
+HEADINGS: tuple[tuple[str, tuple[Fate, ...]], ...] = (
+    ("Imported with a change", ("near",)),
+    ("Not in the file: the other program's default", ("default",)),
+    ("Not imported", ("not offered", "unknown")),
+    ("Not needed in Monotile", ("not needed",)),
+)
+"""Headings of what a person has to know, in the order in which it is shown."""
+NO_NAMES = frozenset(("model family", "network kind", "kind of training", "data set", "text encoders", "a command"))
+"""What a note is about where the file has no name for it. On the page these words are translated."""
+
 
 @dataclass(frozen=True)
 class Note:
@@ -23,11 +33,14 @@ class Note:
     shown: str = ""
     """The value, as text."""
 
+    @property
+    def value(self) -> str:
+        """What stands behind the name: the value, and the setting here that has it."""
+        return f"{f' = {self.shown}' if self.shown else ''}{f' -> {self.path}' if self.path else ''}"
+
     def sentence(self) -> str:
         """Name, value and what happened to it."""
-        pair = f"{self.key}{f' = {self.shown}' if self.shown else ''}"
-        goal = f" -> {self.path}" if self.path else ""
-        return f"{pair}{goal}{f': {self.why}' if self.why else ''}"
+        return f"{self.key}{self.value}{f': {self.why}' if self.why else ''}"
 
 
 _SECRET = re.compile(r"token$|secret|passw|api_?key", re.IGNORECASE)

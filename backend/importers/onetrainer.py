@@ -257,7 +257,7 @@ def _trained(fields: Fields) -> None:
         fields.note(f"{part}.train", "not needed", DENOISER_TRAINED)
         if fields.on(f"{part}.learning_rate"):
             fields.take(f"{part}.learning_rate", "optimizer.learning_rate", number(fields.get(f"{part}.learning_rate")))
-            fields.note("learning_rate", "not needed", f"{part}.learning_rate rules")
+            fields.note("learning_rate", "not needed", f"{part}.learning_rate has priority")
     encoders = [name for name in ("text_encoder", "text_encoder_2", "text_encoder_3") if fields.on(f"{name}.train")]
     encoder_names = [
         name for name in ("text_encoder", "text_encoder_2", "text_encoder_3") if fields.has(f"{name}.train")

@@ -134,7 +134,7 @@ def _adafactor(work: Work, options: dict[str, Any]) -> dict[str, Any]:
         work.change(_NAME, _HUGGING, "optimizer_type", "the class that the other program uses", "taken")
         return options
     why = (
-        "relative_step: the rate is 0.01, later 1 / sqrt(step), of the size of the weights, whatever rate the file "
+        "relative_step: the rate is 0.01, later 1 / √step, of the size of the weights, whatever rate the file "
         "gives; torch's Adafactor does so at 0.01"
     )
     work.change(_NAME, "adafactor", "optimizer_type", why)

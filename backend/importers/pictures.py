@@ -119,11 +119,11 @@ def _controlled(work: Work, row: dict[str, Any], place: str) -> dict[str, Any]:
     """A folder without its control images where the family takes none; the folder itself stays."""
     if "control_path" in row and FAMILIES[work.family_here].controls is None:
         path = row.pop("control_path")
-        way = (
-            "the folder itself is used"
-            if work.family
-            else "choose a family that edits images, such as --family flux_kontext"
-        )
-        why = f"{work.family_here} takes no control images; {way}"
+        why = f"{work.family_here} takes no control images; the folder itself is used"
+        if not work.family:
+            why = (
+                f"{work.family_here} takes no control images; choose a family that edits images, such as "
+                "--family flux_kontext"
+            )
         work.notes.append(Note(f"{place} control images", "not offered", why, None, None, path))
     return row

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from backend.importers.common_reasons import WEIGHT_FORMAT
-from backend.importers.tables import SCHEDULERS
+from backend.importers.value_tables import SCHEDULERS
 from backend.importers.values import Left, Taken, is_off, number
 
 
@@ -146,7 +146,7 @@ def _parts_of_names(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     """Parts of layers' names, as patterns of whole names."""
     parts = [value] if isinstance(value, str) else value
     if not isinstance(parts, list) or not parts:
-        raise Left("empty", needed=False)
+        raise Left("it is empty", needed=False)
     bare = (str(part).removeprefix("transformer.").removeprefix("unet.") for part in parts)
     return Taken([f".*{re.escape(part)}.*" for part in bare])
 

@@ -38,8 +38,10 @@ def bring_prompts(work: Work) -> None:
     if "\n" not in text and re.search(r"\.(txt|toml|json)$", text.strip()):
         path = _beside(work.source.folder, text.strip())
         if path is None or path.suffix != ".txt":
-            why = "the file does not exist" if path is None else "only .txt files with one prompt on each line are read"
-            work.note("sample_prompts", "not offered", f"{why}; add the prompts on the Sampling tab")
+            why = "only .txt files with one prompt on each line are read; add the prompts on the Sampling tab"
+            if path is None:
+                why = "the file does not exist; add the prompts on the Sampling tab"
+            work.note("sample_prompts", "not offered", why)
             return
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     side = tables.SAMPLE_SIDE.get(work.kind, 512)

@@ -8,14 +8,7 @@ from backend.config.diff import diff
 from backend.config.schema import Config
 from backend.config.toml_io import dumps_value
 from backend.importers.convert import Converted
-from backend.importers.notes import Fate
-
-HEADINGS: tuple[tuple[str, tuple[Fate, ...]], ...] = (
-    ("Imported with a change", ("near",)),
-    ("Not in the file: the other program's default", ("default",)),
-    ("Not imported", ("not offered", "unknown")),
-    ("Not needed in Monotile", ("not needed",)),
-)
+from backend.importers.notes import HEADINGS
 
 
 def render(converted: Converted, before: Config) -> list[str]:

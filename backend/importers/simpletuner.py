@@ -221,8 +221,10 @@ def read_backends(work: Work, rows: Any, lines: Mapping[str, int]) -> None:
         if kind in ("text_embeds", "image_embeds"):
             work.notes.append(Note(at, "not needed", "captions and images are always cached on disk", line))
         elif kind != "image" or form != "local" or not row.get("instance_data_dir"):
-            contents = f"{kind} of {form}" if kind != "image" else f"images of {form}"
-            work.notes.append(Note(at, "not offered", f"{contents} are not read; only image folders are", line))
+            why = f"images of {form} are not read; only image folders are"
+            if kind != "image":
+                why = f"{kind} of {form} are not read; only image folders are"
+            work.notes.append(Note(at, "not offered", why, line))
         elif row.get("disabled"):
             work.notes.append(Note(at, "off", "it is turned off", line))
         else:

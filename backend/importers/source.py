@@ -118,10 +118,11 @@ def _unknown(document: Document) -> Source:
         return _refused(Problem(None, None, text, "Choose a LoRA file with ss_ metadata, or the settings themselves"))
     if document.data in ({}, [], ""):
         return _refused(_EMPTY)
-    text = {"json": "JSON", "yaml": "YAML"}.get(document.form, "text")
-    return _refused(
-        Problem(None, None, f"the file is {text}, but not settings of a program that Monotile knows", KNOWN)
-    )
+    form = {"json": "JSON", "yaml": "YAML"}.get(document.form)
+    text = "the file is text, but not settings of a program that Monotile knows"
+    if form is not None:
+        text = f"the file is {form}, but not settings of a program that Monotile knows"
+    return _refused(Problem(None, None, text, KNOWN))
 
 
 def _refused(problem: Problem) -> Source:
@@ -184,7 +185,7 @@ def _of_command(text: str, folder: Path | None) -> Source:
     source = replace(
         source,
         script=command.script,
-        title=f"a command of {'musubi-tuner' if kind == 'musubi-tuner' else 'sd-scripts'}",
+        title="a command of musubi-tuner" if kind == "musubi-tuner" else "a command of sd-scripts",
     )
     return _with_config_file(source)
 
@@ -198,8 +199,10 @@ def _with_config_file(source: Source) -> Source:
     path = next((place for place in places if place.is_file()), None)
     config = read(path) if path else Source(None, {})
     if config.kind not in ("sd-scripts", "musubi-tuner"):
-        why = "that file does not exist" if path is None else "that file can't be read as arguments"
-        note = Note("--config_file", "not offered", f"{why}; import it as well", source.lines.get("config_file"))
+        why = "that file can't be read as arguments; import it as well"
+        if path is None:
+            why = "that file does not exist; import it as well"
+        note = Note("--config_file", "not offered", why, source.lines.get("config_file"))
         values = {key: value for key, value in source.values.items() if key != "config_file"}
         return replace(source, values=values, read=(*source.read, note))
     values = {**config.values, **source.values}

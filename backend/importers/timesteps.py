@@ -75,11 +75,12 @@ def _sigma(work: Work, sd3: bool, scripts: bool) -> None:
         if _SHIFT in work.ours:
             work.drop(_SHIFT, "not needed", "a shift by 1 changes nothing")
     else:
-        drawn, scale = "evenly", _EVEN
+        scale = _EVEN
+        why = f"it draws evenly before the shift; shift with sigmoid_scale {scale} is close to it"
         if str(scheme) == "mode":
-            drawn, scale = "by mode", _spread(_number(work, _MODE_SCALE))
-        work.change(_SAMPLING, "shift", "timestep_sampling",
-                    f"it draws {drawn} before the shift; shift with sigmoid_scale {scale} is close to it")  # fmt: skip
+            scale = _spread(_number(work, _MODE_SCALE))
+            why = f"it draws by mode before the shift; shift with sigmoid_scale {scale} is close to it"
+        work.change(_SAMPLING, "shift", "timestep_sampling", why)
         work.take(_SHIFT, shift, work.origin.get(_SHIFT, "discrete_flow_shift"))
         work.take(_SCALE, scale, work.origin.get(_SCALE, "sigmoid_scale"))
 
@@ -111,17 +112,22 @@ def _by_size(work: Work, drawn: str) -> None:
     Along another's line all buckets have about the tokens of the resolution, and so nearly one shift.
     """
     title, line = _LINES[drawn]
-    mixed = "; a twentieth of other levels is left out" if drawn == "qinglong_qwen" else ""
+    mixed = drawn == "qinglong_qwen"
     family = FAMILIES[work.family_here]
     if family.objective == "flow" and ShiftLine.of(family.scheduler_config(BaseModelFiles(None))) == line:
         if drawn != "flux_shift":
-            why = f"it follows the model's own line, which is {title}'s{mixed}"
+            why = f"it follows the model's own line, which is {title}'s"
+            if mixed:
+                why = f"it follows the model's own line, which is {title}'s; a twentieth of other levels is left out"
             work.change(_SAMPLING, "flux_shift", "timestep_sampling", why, "near" if mixed else "taken")
         return
     side = work.ours.get("dataset.resolution", by_path()["dataset.resolution"].default)
     tokens = int(side / 16) ** 2 if isinstance(side, int | float) else 4096
     shift = round(line.shift(tokens), 4)
-    work.change(_SAMPLING, "shift", "timestep_sampling", f"{shift} is {title}'s shift for images of {side} px{mixed}")
+    why = f"{shift} is {title}'s shift for images of {side} px"
+    if mixed:
+        why = f"{shift} is {title}'s shift for images of {side} px; a twentieth of other levels is left out"
+    work.change(_SAMPLING, "shift", "timestep_sampling", why)
     work.take(_SHIFT, shift, work.origin.get(_SHIFT, "discrete_flow_shift"))
 
 

@@ -20,8 +20,11 @@ def take_unsaid(work: Work) -> None:
     if work.kind == "sd-scripts":
         defaults |= tables.FAMILY_DEFAULTS.get(work.family, {})
         if work.family == "flux" and "model_prediction_type" not in work.values:
-            why = "sd-scripts uses sigma_scaled, but FLUX is trained on the velocity, as in its pretraining"
-            work.notes.append(Note("model_prediction_type", "default", f"not in the file: {why}"))
+            why = (
+                "not in the file: sd-scripts uses sigma_scaled, but FLUX is trained on the velocity, "
+                "as in its pretraining"
+            )
+            work.notes.append(Note("model_prediction_type", "default", why))
     if defaults and not is_off(work.values.get("full_bf16")):
         defaults["save_precision"] = "bf16"
     for key, value in defaults.items():
@@ -33,8 +36,8 @@ def take_unsaid(work: Work) -> None:
         if "bucket" not in key or not is_off(work.all_values.get("enable_bucket")):
             _take(work, key, value, program, defaults)
     if "enable_bucket" not in work.all_values:
-        why = "the other program crops all images to one size; in Monotile they keep their shape"
-        work.notes.append(Note("enable_bucket", "default", f"not in the file: {why}"))
+        why = "not in the file: the other program crops all images to one size; in Monotile they keep their shape"
+        work.notes.append(Note("enable_bucket", "default", why))
 
 
 def _take(work: Work, key: str, value: Any, program: str, defaults: Mapping[str, Any]) -> None:
@@ -46,7 +49,9 @@ def _take(work: Work, key: str, value: Any, program: str, defaults: Mapping[str,
     near = READERS[reader](key, value, {**defaults, **work.values})
     work.take(goal, near.value, key)
     why = f"not in the file: {shown(key, value)} is what {program} uses"
-    work.notes.append(Note(key, "default", f"{why}; {near.near}" if near.near else why, None, goal))
+    if near.near:
+        why = f"not in the file: {shown(key, value)} is what {program} uses; {near.near}"
+    work.notes.append(Note(key, "default", why, None, goal))
 
 
 def _program_of(work: Work) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from backend.config.sections.values import CLASS_PATH
-from backend.importers.tables import OPTIMIZERS, SAMPLINGS, SCHEDULERS
+from backend.importers.value_tables import OPTIMIZERS, SAMPLINGS, SCHEDULERS
 
 _LARGEST = 10**15
 
@@ -132,7 +132,7 @@ def _scheduler(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _class_path(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
-        raise Left("empty", needed=False)
+        raise Left("it is empty", needed=False)
     path = str(value).strip()
     path = path if "." in path else f"torch.optim.lr_scheduler.{path}"
     if not CLASS_PATH.fullmatch(path):
@@ -188,7 +188,7 @@ def _weighting(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _buckets(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value) or number(value) == 1:
-        raise Left("off", needed=False)
+        raise Left("it is off", needed=False)
     if str(all_.get("timestep_sampling", "sigma")).strip() == "sigma":
         raise Left("it has no effect with sigma", needed=False)
     return Taken(
@@ -243,7 +243,7 @@ def _attention(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     # kohya_ss keeps the kernel's name under "xformers"; the others have a flag for each kernel.
     name = value.strip().lower() if isinstance(value, str) and value.strip().lower() not in ("true", "false") else key
     if is_off(value):
-        raise Left("off", needed=False)
+        raise Left("it is off", needed=False)
     if name in _KERNELS:
         return Taken(_KERNELS[name])
     if name in _SAME:
@@ -253,7 +253,7 @@ def _attention(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _fp8(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
-        raise Left("off", needed=False)
+        raise Left("it is off", needed=False)
     scaled = key == "fp8_scaled" or not is_off(all_.get("fp8_scaled"))
     return Taken(
         "fp8", "" if scaled else "Monotile's fp8 weights have a scale, as with fp8_scaled: more exact, as small"
@@ -262,13 +262,13 @@ def _fp8(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _int8_text(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
-        raise Left("off", needed=False)
+        raise Left("it is off", needed=False)
     return Taken("int8", "Monotile uses int8 for text encoders: as small as fp8, and more exact")
 
 
 def _tiling(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
-        raise Left("off", needed=False)
+        raise Left("it is off", needed=False)
     return Taken("on")
 
 
@@ -281,20 +281,20 @@ def _factor(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
 
 def _old_optimizer(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
-        raise Left("off", needed=False)
+        raise Left("it is off", needed=False)
     return Taken({"use_8bit_adam": "adamw8bit", "use_lion_optimizer": "lion"}[key])
 
 
 def _offload(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     if is_off(value):
-        raise Left("off", needed=False)
+        raise Left("it is off", needed=False)
     return Taken("offload")
 
 
 def _keep_last(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     kept = number(value)
     if is_off(value):
-        raise Left("off", needed=False)
+        raise Left("it is off", needed=False)
     if key == "save_last_n_epochs":
         return Taken(kept)  # a number of files, though its name says epochs
     every = number(all_.get("save_every_n_steps"))
@@ -324,7 +324,7 @@ def _listed(value: Any) -> list[Any]:
 def _paths(key: str, value: Any, all_: Mapping[str, Any]) -> Taken:
     paths = [str(each).strip() for each in _listed(value)]
     if not paths:
-        raise Left("empty", needed=False)
+        raise Left("it is empty", needed=False)
     return Taken(paths)
 
 

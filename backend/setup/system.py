@@ -16,7 +16,7 @@ _PACKAGES: dict[str, tuple[str, dict[str, str]]] = {
 }
 _KIN = {"ubuntu": "debian", "rhel": "fedora", "centos": "fedora", "opensuse": "suse", "sles": "suse"}
 _WINDOWS_COMPILER = (
-    "winget install Microsoft.VisualStudio.2022.BuildTools (then choose 'Desktop development with C++' "
+    "Run: winget install Microsoft.VisualStudio.2022.BuildTools (then choose 'Desktop development with C++' "
     "in its installer)"
 )
 
@@ -45,7 +45,7 @@ def remedy(
 ) -> str:
     """The command that installs `needs` (of venv, compiler, headers) here, or a sentence where it is unknown."""
     if os.name == "nt":
-        return f"Run: {_WINDOWS_COMPILER}" if "compiler" in needs else "Install Python again from python.org."
+        return _WINDOWS_COMPILER if "compiler" in needs else "Install Python again from python.org."
     if sys.platform == "darwin":
         return "Run: xcode-select --install"
     kind = family(os_release() if release is None else release)

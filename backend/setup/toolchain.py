@@ -130,23 +130,19 @@ def _compiler_fix() -> str:
     return install_remedy() if torch is not None and odd_path(torch) else compiler_remedy()
 
 
-# A word in the error of a compiler or its cache, and the fix.
-_CAUSES: tuple[tuple[str, Callable[[], str | None]], ...] = (
-    ("No space left", _disk_remedy),
-    ("Disk quota exceeded", _disk_remedy),
-    ("Read-only file system", _folder_remedy),
-    ("Permission denied", _folder_remedy),
-    ("Python.h", header_remedy),
-    ("triton", _missing_triton),
-    ("compiler", _compiler_fix),
-    ("compile error", _compiler_fix),
-    ("CppCompileError", _compiler_fix),
+# Words in the error of a compiler or its cache, and the fix.
+_CAUSES: tuple[tuple[re.Pattern[str], Callable[[], str | None]], ...] = (
+    (re.compile("No space left|Disk quota exceeded", re.IGNORECASE), _disk_remedy),
+    (re.compile("Read-only file system|Permission denied", re.IGNORECASE), _folder_remedy),
+    (re.compile(r"Python\.h", re.IGNORECASE), header_remedy),
+    (re.compile("triton", re.IGNORECASE), _missing_triton),
+    (re.compile("compiler|compile error|CppCompileError", re.IGNORECASE), _compiler_fix),
 )
 
 
 def remedy_of(output: str) -> str | None:
     """The fix of a failed compile, from all or part of its error output; None where it is not known."""
-    fixes = (fix() for word, fix in _CAUSES if word.lower() in output.lower())
+    fixes = (fix() for words, fix in _CAUSES if words.search(output))
     return next((text for text in fixes if text is not None), None)
 
 

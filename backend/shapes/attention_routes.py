@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from backend.config.packages import install_remedy, load_problem
+from backend.config.packages import about_package, install_remedy, load_problem
 from backend.shapes import flash_kernels, padding
 from backend.shapes.padding import ValidSpans
 
@@ -227,13 +227,13 @@ def package_problem(route: str) -> str | None:
         "flash2": ("flash_attn.flash_attn_interface", "the package flash-attn"),
         "fa3": ("flash_attn_interface", "FlashAttention 3 (flash_attn_interface)"),
         "fa4": ("flash_attn.cute.interface", "the package flash-attn-4"),
-        "varlen": ("torch.nn.attention.varlen", f"torch {torch.__version__} without torch.nn.attention.varlen: that"),
+        "varlen": ("torch.nn.attention.varlen", f"torch.nn.attention.varlen (of torch {torch.__version__})"),
     }
     if route not in needs:
         return None
     module, title = needs[route]
     why = load_problem(module)
-    return None if why is None else f"{title} {why}"
+    return None if why is None else about_package(title, why)
 
 
 _PACKAGES = {"flash2": "flash_attn", "fa4": "flash_attn.cute"}

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Two words, or one that begins as a sentence does.
-_WORDS = re.compile(r"[A-Za-z'’]{2,}[,:;]? [\w({“]|^[A-Z][a-z]+[ .]?$|^an? [a-z]+$")
+_WORDS = re.compile(r"[A-Za-z'’]{2,}[,:;]? [\w({“]|\bC(?:\+\+)? [a-z]|^[A-Z][a-z]+[ .]?$|^an? [a-z]+$")
 _CODE = re.compile(
-    r"^[/.#<]|^--|\\|^\w+=|[{}]$|^[a-z_]+\.[a-z_]+$|%s|%d|[a-z]\([a-z]*\)|^SELECT|^\W*$|_{2}|^[a-z]+-[a-z]+ |max-age"
-    r"|filename|^(?:point|bold) [a-z]+$"
+    r"^[/.#<]|^--|\\|^\w+=|[{}]$|^[a-z_]+\.[a-z_]+$|%s|%d|[a-z]\([a-z]*\)|^SELECT|^\W*$|_{2}"
+    r"|^(?!sub-)[a-z]+-[a-z]+ |max-age|filename|^(?:point|bold) [a-z]+$"
+    r"|^(?:apt|dnf|zypper|pip|python3) [a-z]+|^not (?:needed|offered)$"
 )
 # {name}, {name:g}, and {{name}} of an f-string that makes a text to format.
 _VALUE = re.compile(r"\{?\{[a-z_]\w*(?::[^{}]*)?\}\}?")
@@ -45,10 +46,18 @@ _UNSEEN = frozenset(
         "startswith",
         "endswith",
         "survived",
+        "names",
+        "removeprefix",
     )
 )
 # What is given to these is compared with other texts.
-_MATCHING = frozenset(("compile", "match", "search", "fullmatch", "split", "sub", "startswith", "endswith"))
+_MATCHING = frozenset(
+    ("compile", "match", "search", "fullmatch", "split", "sub", "startswith", "endswith", "removeprefix")
+)
+# Their words, help included, are for a terminal.
+_TERMINAL = frozenset(("ArgumentParser", "add_argument", "add_parser", "add_subparsers"))
+# Tables of a reason with the names of other programs behind it: only the reason is shown.
+_BY_REASON = frozenset(("by_name", "_by_name"))
 
 
 def template(node: ast.expr) -> str | None:
@@ -79,6 +88,19 @@ def sentences_of(path: Path) -> Iterator[tuple[str, int]]:
             hidden.add(node.value)  # a docstring
         elif isinstance(node, ast.Call) and _name(node.func) in _UNSEEN:
             hidden.update(each for argument in node.args for each in ast.walk(argument))
+        elif isinstance(node, ast.Call) and _name(node.func) in _TERMINAL:
+            hidden.update(ast.walk(node))
+        elif isinstance(node, ast.Call) and _name(node.func) in _BY_REASON:
+            tables = [each for each in node.args if isinstance(each, ast.Dict)]
+            hidden.update(each for table in tables for names in table.values for each in ast.walk(names))
+        elif isinstance(node, ast.Compare):
+            hidden.update(each for side in (node.left, *node.comparators) for each in _constants(side))
+        elif isinstance(node, ast.Call) and _name(node.func) in ("Note", "_note") and node.args:
+            hidden.update(ast.walk(node.args[0]))  # a name of the other program
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and "NEUTRAL" in _targets(node):
+            hidden.update(ast.walk(node))  # values of other programs
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            hidden.update((node.left, node.right))  # parts of a path
         elif isinstance(node, (ast.JoinedStr, ast.BinOp)) and template(node) is not None:
             parts = node.values if isinstance(node, ast.JoinedStr) else [node.left, node.right]
             hidden.update(each for each in parts if not isinstance(each, ast.FormattedValue))
@@ -124,6 +146,17 @@ def _only_matched(scope: ast.AST) -> set[str]:
     calls = [node for node in ast.walk(scope) if isinstance(node, ast.Call) and _name(node.func) in _MATCHING]
     matched = {each for call in calls for argument in call.args for each in ast.walk(argument)}
     return {node.id for node in read} - {node.id for node in read if node not in matched}
+
+
+def _constants(node: ast.expr) -> list[ast.expr]:
+    """A constant, or those in a list of them: what is compared is no text of ours."""
+    parts = node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else [node]
+    return [each for each in parts if isinstance(each, ast.Constant)]
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [each.id for each in targets if isinstance(each, ast.Name)]
 
 
 def _name(function: ast.expr) -> str:

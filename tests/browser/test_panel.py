@@ -68,6 +68,14 @@ def test_a_zoom_stays_while_the_run_goes_on(panel: tuple[Page, Run]) -> None:
     expect(page.locator("#loss-plot canvas")).to_have_count(1)
 
 
+# Drops a settings file of another trainer on the page.
+DROPPED = """(text) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([text], "theirs.toml"));
+  document.dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }));
+}"""
+
+
 def choose_language(page: Page, code: str) -> None:
     """Choose a language in the bar and wait for the page in it."""
     page.click("#language")
@@ -99,6 +107,14 @@ def test_the_page_is_shown_in_german_and_back_with_what_was_typed(panel: tuple[P
     page.fill("#search", "")
     page.click("#start")
     expect(page.locator("#problem-summary")).to_contain_text("Kein Basismodell gewählt.")
+    page.evaluate(DROPPED, 'network_module = "networks.lora_flux"\nclip_skip = 2\nnetwork_dim = 48\n')
+    left = page.locator(".import-notes", has_text="Nicht importiert (2)")
+    expect(left.locator("li").first).to_have_text(
+        "Zeile 2: clip_skip = 2: Text-Encoder werden an dem Layer benutzt, den die eigene Pipeline des Modells benutzt"
+    )
+    expect(page.locator("dialog[open] > .note, dialog[open] .note").first).to_contain_text("Argumente von sd-scripts")
+    page.keyboard.press("Escape")
+    expect(left).to_have_count(0)
     choose_language(page, "en")
     go_to(page, "saving.output_dir")
     expect(folder.get_by_text("Output folder", exact=True)).to_be_visible()

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from backend.base.errors import Refused
-from backend.config.packages import install_remedy, load_problem
+from backend.config.packages import about_package, install_remedy, load_problem
 from backend.doctor import __main__ as doctor
 from backend.doctor import cache
-from backend.doctor.__main__ import Check
+from backend.doctor.checks import Check, attention, quantised
 from backend.memory import quantization_support
 from backend.optimizers.build import make_optimizer
 from backend.setup import toolchain
 from backend.shapes.attention_routes import package_problem, route_report
+from tests.tiny.page_words import left_in_english, needs_node
 
 GPU = {
     "torch": "2.13.0+cu130",
@@ -24,6 +25,16 @@ GPU = {
     "gpu": {"name": "NVIDIA H100", "capability": [9, 0], "bytes": 80 * 2**30, "bf16": True},
     "routes": {"sdpa": None, "flash2": "the package flash-attn is not installed", "fa3": "FlashAttention 3 is missing"},
 }
+
+
+COMMANDS = r"pip install [\w -]+|apt install [\w .+-]+|Desktop development with C|wandb login"
+"""What the page's translations leave as it is."""
+
+
+def words(checks: list[Check]) -> list[str]:
+    """What the page shows of the checks."""
+    parts = (text for check in checks for text in (check.name, check.text, check.remedy))
+    return list(dict.fromkeys(filter(None, parts)))
 
 
 def by_name(result: list[Check]) -> dict[str, Check]:
@@ -48,6 +59,7 @@ def test_this_machine_is_proven_in_a_subprocess(tmp_path: Path) -> None:
         "Quantised base",
     } <= checks.keys()
     assert "usable here: sdpa" in checks["Attention"].text
+    assert left_in_english(words(list(checks.values())), COMMANDS) == []
     assert list(tmp_path.iterdir()) == [], "the proof leaves nothing behind"
 
 
@@ -117,13 +129,13 @@ def test_gpu_states() -> None:
 
 
 def test_each_unusable_attention_route_is_named() -> None:
-    checks = by_name(doctor._attention(GPU))
+    checks = by_name(attention(GPU))
     assert checks["Attention flash2"].remedy == "Optional: pip install flash-attn"
     assert checks["Attention fa3"].state == "warn" and "Attention sdpa" not in checks
 
 
 def test_without_a_card_one_line_names_every_attention_route() -> None:
-    (check,) = doctor._attention({"routes": route_report(torch.device("cpu"), torch.float32)})
+    (check,) = attention({"routes": route_report(torch.device("cpu"), torch.float32)})
     assert check.state == "ok" and "usable here: sdpa; " in check.text
     assert "flash2, fa3, fa4, varlen need an NVIDIA GPU" in check.text
     assert "flex attention has no backward pass on the CPU" in check.text
@@ -131,15 +143,60 @@ def test_without_a_card_one_line_names_every_attention_route() -> None:
 
 def test_what_a_quantised_base_lacks_is_named_with_its_mend() -> None:
     words = {"nf4": "nf4 needs the package bitsandbytes, which is not installed", "int8": "", "fp8": "fp8 needs Ada"}
-    nf4, fp8 = doctor._quantised({"quantised": words})
+    nf4, fp8 = quantised({"quantised": words})
     assert (nf4.state, nf4.text, nf4.remedy) == ("warn", words["nf4"], "Optional: pip install bitsandbytes")
     assert fp8.text == "fp8 needs Ada" and "bf16" in fp8.remedy
-    assert [check.state for check in doctor._quantised({"quantised": dict.fromkeys(words, "")})] == ["ok"]
+    assert [check.state for check in quantised({"quantised": dict.fromkeys(words, "")})] == ["ok"]
     on_gpu = {"quantised": dict.fromkeys(words, ""), "gpu": {"name": "a GPU"}}
     with_kernels, without = (
-        doctor._quantised({**on_gpu, "packages": {"triton": lacks}})[0].text for lacks in (None, "is not installed")
+        quantised({**on_gpu, "packages": {"triton": lacks}})[0].text for lacks in (None, "is not installed")
     )
     assert "Triton" in without and "Triton" not in with_kernels
+
+
+@needs_node
+def test_every_check_is_shown_in_the_pages_language(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = "is installed but does not load (ImportError: libcudart.so.12)"
+    lacking = {"tensorboard": None, "pynvml": "is not installed", "came": broken}
+    cpu = {"routes": route_report(torch.device("cpu"), torch.float32)}
+    gpu = {**GPU, "packages": {"triton": broken}, "gpus": [GPU["gpu"]] * 2}
+    gpu["routes"] = {
+        "sdpa": None,
+        "flash2": about_package("the package flash-attn", "is not installed"),
+        "fa4": about_package("the package flash-attn-4", broken),
+        "flex": "flash2 attention needs an Ampere GPU (8.0) or newer, and this one is 7.5",
+    }
+    checks = [doctor._python(), doctor._packages()]
+    checks += [doctor._torch(None, "OSError: DLL"), doctor._torch({"torch": "2.4"}, "")]
+    checks += doctor._gpu(gpu, "580.1") + doctor._gpu({"gpu": GPU["gpu"] | {"bf16": False}}, None)
+    for facts, driver in (
+        ({"cuda_build": None}, "580.1"),
+        ({"cuda_build": "13.0"}, "400.2"),
+        ({"cuda_build": None}, None),
+        ({"cuda_build": None, "torch": "2.13.0+xpu"}, None),
+    ):
+        checks += doctor._gpu(facts, driver)
+    for packages in (lacking, {"wandb": None}, {"wandb": "is not installed"}):
+        checks += doctor._optional(packages)
+    checks += doctor._wandb(None)
+    checks += [*attention(cpu), *attention(gpu)]
+    checks += quantised(
+        {"quantised": {"nf4": quantization_support.quantization_problem("nf4", "bf16", torch.device("cpu"))}}
+    )
+    checks += quantised({"quantised": {}}) + quantised({**gpu, "quantised": {}})
+    checks += [*doctor._toolchain(True), *doctor._toolchain(True, broken), *doctor._toolchain(False)]
+    spaced = tmp_path / "a b"
+    for folder in (tmp_path, spaced):
+        checks += doctor._disk(str(folder))[0]
+    monkeypatch.setattr(toolchain, "compiler", lambda kind="cpp": None)
+    monkeypatch.setattr(toolchain, "has_triton", lambda: False)
+    monkeypatch.setattr(toolchain, "python_header", lambda: None)
+    monkeypatch.setattr(toolchain, "torch_folder", lambda: spaced)
+    checks += [*doctor._toolchain(True), *doctor._install()]
+    monkeypatch.setattr(toolchain, "is_windows", lambda: True)
+    monkeypatch.setattr(toolchain, "msvc", lambda: None)
+    checks += doctor._toolchain(True)
+    assert left_in_english(words(checks), COMMANDS) == [] and len(checks) > 40
 
 
 @pytest.fixture

@@ -135,7 +135,9 @@ def test_settings_of_another_trainer_are_shown_before_they_are_taken(actions: Ac
     left = next(group for group in brought["groups"] if group["title"] == "Not imported")
     assert {
         "line": 3,
-        "text": "clip_skip = 2: text encoders are used at the layer that the model's own pipeline uses",
+        "about": "",
+        "name": "clip_skip = 2",
+        "why": "text encoders are used at the layer that the model's own pipeline uses",
     } in left["notes"]
     assert brought["wantsDataset"]
     dataset = base64.b64encode(b'[[datasets]]\nresolution = 768\n[[datasets.subsets]]\nimage_dir = "cats"\n').decode()

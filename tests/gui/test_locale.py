@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
 from html import unescape
 
 import pytest
@@ -15,11 +12,12 @@ from backend.base.paths import PROJECT_ROOT
 from backend.runs.diagnose_rules import RULES
 from backend.runs.exit_codes import EXIT_CODES
 from backend.runs.remedy_filter import shortened
-from gui import fields
+from gui import fields, imports
 from gui.locale import catalogue, texts
 from gui.locale.check import COMMAND, faults, updated
 from gui.locale.script_texts import texts_of
 from tests.gui.conftest import Page
+from tests.tiny.page_words import as_shown, left_in_english, needs_node
 
 ACCEPTED = {
     "de": "de",
@@ -30,18 +28,6 @@ ACCEPTED = {
     "de;q=0, zh;q=abc": "en",
     "": "en",
 }
-
-
-# Prints sentences of the server as the page shows them, with the real script and a catalogue of its own.
-SHOWN = """
-import { readFileSync } from "node:fs";
-const [script, texts, sentences] = JSON.parse(readFileSync(0, "utf8"));
-globalThis.document = { documentElement: { dataset: { language: "de" }, lang: "de" } };
-globalThis.MutationObserver = class { observe() {} };
-globalThis.fetch = async () => ({ ok: true, json: async () => ({ stop: ".", texts, counts: {} }) });
-const { translate } = await import(`data:text/javascript,${encodeURIComponent(script)}`);
-console.log(JSON.stringify(sentences.map((sentence) => translate(sentence))));
-"""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +74,7 @@ def test_what_people_see_in_a_script_is_found() -> None:
     ]
 
 
-@pytest.mark.skipif(not shutil.which("node") and "CI" not in os.environ, reason="no Node.js on this machine")
+@needs_node
 def test_a_text_with_values_translates_its_own_sentence_and_no_other() -> None:
     texts = {
         "All {1}": "Alle {1}",
@@ -126,7 +112,7 @@ FAILED = {
 }
 
 
-@pytest.mark.skipif(not shutil.which("node") and "CI" not in os.environ, reason="no Node.js on this machine")
+@needs_node
 def test_why_a_run_failed_is_told_in_the_pages_language() -> None:
     """Every cause and remedy that a run can end with, with values in their places."""
     known = []
@@ -141,15 +127,76 @@ def test_why_a_run_failed_is_told_in_the_pages_language() -> None:
     assert as_shown(catalogue.catalogues()["de"].texts, list(FAILED)) == FAILED
 
 
-def as_shown(texts: dict[str, str], sentences: list[str]) -> dict[str, str]:
-    """Each sentence of the server, and what the page makes of it with these texts."""
-    script = (PROJECT_ROOT / "assets" / "js" / "locale.js").read_text("utf-8")
-    script = script.replace("import.meta.url", '"http://page/js/locale.js"')
-    request = json.dumps([script, texts, sentences])
-    line = ["node", "--input-type=module", "-e", SHOWN]
-    done = subprocess.run(line, input=request, capture_output=True, text=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr
-    return dict(zip(sentences, json.loads(done.stdout), strict=True))
+FOREIGN = PROJECT_ROOT / "tests" / "config" / "foreign"
+IMPORTED_FILES = {
+    "ai_toolkit.yaml": "",
+    "dataset.toml": "",
+    "diffusion_pipe.toml": "diffusion_pipe_dataset.toml",
+    "easy_training.toml": "",
+    "flux.toml": "dataset.toml",
+    "musubi.sh": "",
+    "musubi.toml": "musubi_dataset.toml",
+    "musubi_dataset.toml": "",
+    "onetrainer.json": "",
+    "sd_scripts.bat": "",
+    "sdxl.json": "",
+    "simpletuner.json": "simpletuner_dataset.json",
+}
+# Settings whose notes and errors are put together from parts, and files that can't be read.
+IMPORTED_TEXTS = (
+    b'[a]\nnetwork_module = "networks.lora_flux"\ntrain_batch_size = -1\ntimestep_sampling = "sigma"\nvae = 3\n'
+    b'weighting_scheme = "mode"\ndiscrete_flow_shift = 3.0\nresolution = "1024,768"\noptimizer_type = "Ranger"\n'
+    b'mixed_precision = "fp4"\nsample_prompts = "a.txt"\nnetwork_args = ["rank_dropout=true", "words"]\n'
+    b'max_grad_norm = "much"\nlr_scheduler = "inverse_sqrt"\nlr_scheduler_type = "Warm"\nmax_train_steps = 0.5\n'
+    b'gradient_checkpointing = "perhaps"\nloss_type = "l3"\nclip_l = ["a", "b"]\nbucket_reso_steps = 40\n',
+    b'[a]\nnetwork_module = "networks.lora_qwen_image"\ntimestep_sampling = "qinglong_qwen"\ndit = "a"\nsdpa = true\n',
+    b'network_module = "networks.oft"\noptimizer_args = ["betas=1", "decouple=2"]\ntrain_data_dir = "a"\nae = "a"\n',
+    b'pretrained_model_name_or_path = "a"\nfused_backward_pass = true\nlearning_rate_te1 = 1e-5\nae = "a"\nt5xxl = "b"',
+    b'{"LoRA_type": "LyCORIS/Diag-OFT", "network_dim": 4, "optimizer": "Adafactor", "optimizer_args": "x", "t5xxl": 1,'
+    b' "additional_parameters": "--masked_loss --max_token_length 75", "max_resolution": "512,512"}',
+    b'{"model_type": "PIXART_ALPHA", "training_method": "LORA", "concept_file_name": "a", "optimizer_defaults": {}}',
+    b"job: extension\nconfig:\n  name: x\n  process:\n  - type: sd_trainer\n    network: {type: glora, linear: 4}\n"
+    b"    model: {arch: wan22_14b, quantize: true, qtype: fp1}\n    train: {optimizer: automagic, timestep_type: x}\n"
+    b"    datasets: [{folder_path: a, resolution: [large]}, {resolution: 512}]\n",
+    b'[[datasets]]\nresolution = 512\n[[datasets.subsets]]\nimage_dir = "a"\nflip_aug = true\n[[datasets.subsets]]\n'
+    b'image_dir = "b"\nkeep_tokens = 1\n[[datasets.subsets]]\nnum_repeats = 2\n',
+    b'{"LoRA_type": ',
+    b"job: [\n",
+    b"accelerate launch train_network.py --network_dim 'a\n",
+    b"just words",
+    b'{"a": 1}',
+    b"network_dim = 1\nlearning_rate =\n",
+    b"",
+)
+IMPORTED = {
+    "in the other program 0 means an alpha equal to the rank": "im anderen Programm bedeutet 0 ein Alpha gleich dem "
+    "Rank",
+    "not in the file: float is what sd-scripts uses": "nicht in der Datei: sd-scripts benutzt float",
+    "it names no image folder (image_dir, image_directory)": "es nennt keinen Bildordner (image_dir, image_directory)",
+    'must be true or false, not "perhaps". Write gradient_checkpointing = true': "muss true oder false sein, nicht "
+    '"perhaps". gradient_checkpointing = true schreiben',
+}
+
+
+@needs_node
+def test_what_an_import_says_is_told_in_the_pages_language() -> None:
+    """Real files of every program, as the page reads them; what their parsers say stays English."""
+    sent = [(FOREIGN / name, FOREIGN / dataset if dataset else None) for name, dataset in IMPORTED_FILES.items()]
+    read = [imports.read("x", file.read_bytes(), data.read_bytes() if data else None) for file, data in sent]
+    assert all(each.loaded.config is not None for each in read)
+    read += [imports.read("x", content) for content in IMPORTED_TEXTS]
+    parts: list[str] = []
+    for each in read:
+        facts = each.facts()
+        notes = [note for group in facts["groups"] for note in group["notes"]]
+        parts += [facts["kind"], facts["rest"], *(group["title"] for group in facts["groups"])]
+        parts += [text for note in notes for text in (note["about"], note["why"])]
+        parts += [text for problem in each.loaded.problems for text in (problem.text, problem.remedy)]
+    sentences = list(dict.fromkeys(filter(None, parts)))
+    parsers = "this is not valid|this command can't be read|this is not TOML"
+    assert left_in_english([text for text in sentences if not re.match(parsers, text)]) == []
+    assert len(sentences) > 170 and any(re.match(parsers, text) for text in sentences)
+    assert as_shown(catalogue.catalogues()["de"].texts, list(IMPORTED)) == IMPORTED and IMPORTED.keys() <= {*sentences}
 
 
 def test_what_only_matches_other_texts_is_no_sentence(every: tuple[dict[str, str], dict[str, str]]) -> None:

@@ -153,8 +153,10 @@ def caption_ending(value: str) -> str:
     """The ending of text files: none of pictures or weights, which a caption must never be taken for or replace."""
     ending = os.path.splitext("name" + extension(value))[1].lower()
     if ending in PICTURES | UNREAD_PICTURES | WEIGHTS:
-        kind = "weights" if ending in WEIGHTS else "pictures"
-        raise refuse(f'"{value}" is the ending of {kind}, not of captions', "Write the ending of text files: .txt")
+        text = f'"{value}" is the ending of pictures, not of captions'
+        if ending in WEIGHTS:
+            text = f'"{value}" is the ending of weights, not of captions'
+        raise refuse(text, "Write the ending of text files: .txt")
     return value
 
 
