@@ -248,14 +248,35 @@ def _family_reason(name: str, target: str) -> str | None:
     return f"imports the family {other} ({target}) from another place than its table"
 
 
-@functools.cache
 def imports(path: str, source: str) -> tuple[Import, ...]:
     """Every import in a source. A relative one is made absolute; a call with a constant name counts as one."""
+    return _names(path, source)[0]
+
+
+class Names(NamedTuple):
+    """What a source names: its imports, and the strings that could name modules, with their lines."""
+
+    imports: tuple[Import, ...]
+    texts: tuple[tuple[int, str], ...]
+
+
+@functools.cache
+def _names(path: str, source: str) -> Names:
+    """Both in one reading: to parse all sources takes longer than all that is asked of them.
+
+    Docstrings and text below fields are for people, and name no module.
+    """
     name = module_name(path)
     package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
-    result = []
+    result, spoken, texts = [], set(), []
+    # from outside to inside: a docstring's statement comes before its string
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Expr):
+            spoken.add(node.value)
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and node not in spoken and _names_ours(node.value):
+                texts.append((node.lineno, node.value))
+        elif isinstance(node, ast.Import):
             result += [Import(node.lineno, each.name) for each in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package.rsplit(".", node.level - 1)[0] + "." if node.level else ""
@@ -267,7 +288,12 @@ def imports(path: str, source: str) -> tuple[Import, ...]:
                 result.append(Import(node.lineno, package + target if target.startswith(".") else target, True))
             elif name not in NAMED_BY_SETTINGS:
                 result.append(Import(node.lineno, "backend.?", True))
-    return tuple(result)
+    return Names(tuple(result), tuple(texts))
+
+
+def _names_ours(text: str) -> bool:
+    """Whether a string could name a module of ours."""
+    return ("." in text and OURS.fullmatch(text) is not None) or IMPORT_TEXT.search(text) is not None
 
 
 def _callee(node: ast.Call) -> str:
@@ -279,23 +305,10 @@ def _constant(node: ast.Call) -> str | None:
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
 
 
-@functools.cache
-def _texts(source: str) -> tuple[tuple[int, str], ...]:
-    """The strings of a source that could name modules; docstrings and text below fields are for people."""
-    tree = ast.parse(source)
-    spoken = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return tuple(
-        (node.lineno, node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in spoken
-        if ("." in node.value and OURS.fullmatch(node.value)) or IMPORT_TEXT.search(node.value)
-    )
-
-
 def _strings(path: str, source: str, modules: Mapping[str, str]) -> Iterator[tuple[int, str]]:
     """Strings that name a module of ours and are no launch of the list."""
     name = module_name(path)
-    for line, text in _texts(source):
+    for line, text in _names(path, source).texts:
         if text not in LAUNCHES.get(name, ()):
             yield line, f"holds {text!r}, which names a module of ours in a string"
         elif text not in modules:

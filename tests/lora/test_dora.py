@@ -195,10 +195,13 @@ def test_the_estimate_counts_what_is_trained() -> None:
 def test_one_graph_under_autocast(kind: str, backend: str) -> None:
     """Lengths are worked out in float32 there too, also where the frozen weight is dequantised in 16 bits."""
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(128, 64), nn.GELU(), nn.Linear(64, 128)).to(torch.bfloat16)
+    layers = [nn.Linear(128, 64), nn.GELU(), nn.Linear(64, 128)]
+    # each layer costs inductor several kernels, and the second is quantised nowhere
+    model = nn.Sequential(*layers[: 1 if backend == "inductor" else None]).to(torch.bfloat16)
     if kind != "none":
         quantize_layer(model, "0", model[0].weight.detach(), kind)
-    lora = inject(model, ["0", "2"], rank=4, alpha=8.0, dropout=0.0, seed=1, kind="dora", cast=False)
+    targets = find_targets(model, [r"\d"])
+    lora = inject(model, targets, rank=4, alpha=8.0, dropout=0.0, seed=1, kind="dora", cast=False)
     moved(lora)
     x = torch.randn(2, 7, 128)
     compiled = torch.compile(model, backend=backend, fullgraph=True)

@@ -18,7 +18,7 @@ from backend.models.family_classes import load_family
 from backend.runs.folder import Run
 from tests.tiny import originals
 from tests.tiny.single_files import flux_files, tiny_unet, words
-from tests.tiny.training import config, events, lora_of, train_here
+from tests.tiny.training import config, events, lora_of, same, train_here
 
 CPU = torch.device("cpu")
 
@@ -100,8 +100,7 @@ def test_a_whole_checkpoint_is_read_part_by_part(kind: str, request: pytest.Fixt
     row = family(kind)
     assert row.check_base_model(base) == []
     loaded = load_family(row.name).load_denoiser(base, LoadOptions(torch.float32, CPU))
-    assert loaded.state_dict().keys() == unet.state_dict().keys()
-    assert all(torch.equal(value, unet.state_dict()[name]) for name, value in loaded.state_dict().items())
+    assert same(loaded.state_dict(), unet.state_dict())
     for key in ("block_out_channels", "cross_attention_dim", "attention_head_dim", "use_linear_projection"):
         assert list_of(loaded.config[key]) == list_of(unet.config[key]), key
     assert row.sizes(base).keys() >= {"unet", "vae", "text_encoder"} and min(row.sizes(base).values()) > 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from backend.base.errors import Refused
@@ -76,18 +77,24 @@ def estimate(
     settings = memory_settings(cfg, on_gpu)
     limit = int(settings.limit_gb * 2**30) if settings.limit_gb else None
     room = room_of(gpu, limit)
-    settings = by_turns(cfg, settings, room, lambda g: _stages(cfg, family, parts, g, work))
-    stages = _stages(cfg, family, parts, settings, work)
+
+    @cache
+    def stages_of(settings: MemorySettings) -> list[Stage]:
+        """Worked out once for each way of settings: most are asked for again while auto is resolved."""
+        return _stages(cfg, family, parts, settings, work)
+
+    settings = by_turns(cfg, settings, room, stages_of)
+    stages = stages_of(settings)
     if settings.may_record and room is not None:
-        recorded = _stages(cfg, family, parts, replace(settings, recorded=True), work)
+        recorded = stages_of(replace(settings, recorded=True))
         if max(stage.total for stage in recorded) <= TIGHT * room:
             settings, stages = replace(settings, recorded=True), recorded
     if settings.may_copy and room is not None:
-        copied = _stages(cfg, family, parts, replace(settings, copies=True), work)
+        copied = stages_of(replace(settings, copies=True))
         if max(stage.total for stage in copied) <= TIGHT * room:
             settings, stages = replace(settings, copies=True), copied
     if settings.may_keep_attention and room is not None:
-        kept = _stages(cfg, family, parts, settings.keeping_attention(), work)
+        kept = stages_of(settings.keeping_attention())
         if max(stage.total for stage in kept) <= ROOMY * room:
             settings, stages = settings.keeping_attention(), kept
     ram = memory_ram.needed(parts, settings, stages, on_gpu)

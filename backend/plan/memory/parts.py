@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.parts import Part
@@ -134,13 +135,18 @@ def _by_value(path: str) -> tuple[tuple[int, str], ...]:
 
 def trained_layers(denoiser: Denoiser, include: Sequence[str], exclude: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Layers that a LoRA goes into -> (in, out) features, chosen as `backend.lora.inject.find_targets` does."""
+    names = _matching(tuple(denoiser.layers), tuple(include), tuple(exclude or ()))
+    return {name: denoiser.layers[name] for name in names}
+
+
+@lru_cache(maxsize=16)
+def _matching(names: tuple[str, ...], include: tuple[str, ...], exclude: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that a pattern includes and none excludes; the search for a change that fits asks the same many times."""
 
     def fits(name: str, patterns: Iterable[str]) -> bool:
         return any(name == p or name.endswith(f".{p}") or _whole(p, name) for p in patterns)
 
-    return {
-        name: size for name, size in denoiser.layers.items() if fits(name, include) and not fits(name, exclude or ())
-    }
+    return tuple(name for name in names if fits(name, include) and not fits(name, exclude))
 
 
 def numbers(shapes: Iterable[tuple[int, ...]]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 FORMATS = ("fp8", "int8", "nf4")
 """What frozen linear layers can be kept in, beside the format of the other weights."""
@@ -46,11 +47,16 @@ def quantises(name: str, shape: tuple[int, ...]) -> bool:
     coarser format hurts most, stay as they are. A caller that knows the modules asks for linear layers only.
     """
     return (
-        name.endswith(".weight")
-        and _IN_A_LIST.search(name) is not None
-        and len(shape) == 2
+        len(shape) == 2
         and all(side % MULTIPLE == 0 for side in shape)
+        and name.endswith(".weight")
+        and _in_a_list(name)
     )
+
+
+@lru_cache(maxsize=1 << 14)
+def _in_a_list(name: str) -> bool:
+    return _IN_A_LIST.search(name) is not None
 
 
 def multiplied_in_8_bits(name: str, shape: tuple[int, ...]) -> bool:
@@ -96,4 +102,6 @@ def total_bytes(
     copies: as in `tensor_bytes`.
     """
     pairs = shapes.items() if isinstance(shapes, Mapping) else shapes
+    if quantization is None:
+        return width * sum(math.prod(shape) for _, shape in pairs)
     return sum(tensor_bytes(name, shape, quantization, width, copies) for name, shape in pairs)

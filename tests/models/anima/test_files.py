@@ -127,9 +127,10 @@ def test_native_names_of_other_trainers_are_read_as_diffusers_reads_them(tmp_pat
     """``diffusion_model.blocks.0.self_attn.q_proj.lora_A.weight``, by ours and by diffusers' own mixin."""
     _, lora = trained(EVERY_LAYER, alpha=3.0)
     bare = make_tiny_denoiser()
+    weights = bare.state_dict()
     spelled = {}
     for path in lora.layers:
-        (name,) = published({f"{path}.weight": bare.state_dict()[f"{path}.weight"]}, {}, "diffusion_model.")
+        (name,) = published({f"{path}.weight": weights[f"{path}.weight"]}, {}, "diffusion_model.")
         for half, value in zip("AB", lora.pair(path), strict=True):
             spelled[f"{name.removesuffix('.weight')}.lora_{half}.weight"] = value.detach().clone()
     write_lora(tmp_path / "x.safetensors", spelled, {})

@@ -216,8 +216,9 @@ def test_loras_of_other_programs_come_back(tmp_path: Path, program: str) -> None
         stored[f"{name}.weight"] = stored[f"{name}.weight"] + scale * (b @ a)
     back = read_lora(originals.write(tmp_path / "lora.safetensors", held), names_of(linear_layers(model), FACTS))
     path = originals.write(tmp_path / "merged.safetensors", stored)
+    weights = model.state_dict()
     for name, weight in read(path, NET).items():
-        plain = model.state_dict()[name]
+        plain = weights[name]
         layer = name.removesuffix(".weight")
         if layer in back.pairs and name.endswith("weight"):
             plain = plain + back.scales[layer] * (back.pairs[layer][1] @ back.pairs[layer][0])

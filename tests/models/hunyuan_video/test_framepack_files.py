@@ -48,7 +48,8 @@ def test_transformer_and_eyes_are_read_from_single_files(tmp_path: Path) -> None
     source = open_part(BaseModelFiles(path, {"image_encoder": path}), part)
     assert (source.config()["image_size"], source.config()["patch_size"]) == (54, 2)
     read = load_part(type(eyes), source, part, CPU)
-    assert all(torch.equal(value, read.state_dict()[name]) for name, value in eyes.state_dict().items())
+    weights = read.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in eyes.state_dict().items())
 
 
 def test_files_that_do_not_belong_are_named(tmp_path: Path, tiny_framepack: Path, tiny_hunyuan_video: Path) -> None:

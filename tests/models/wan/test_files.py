@@ -72,8 +72,9 @@ def test_a_transformer_in_8_bits(tmp_path: Path, form: str) -> None:
     path = originals.write(tmp_path / "wan2.1_t2v_14B_fp8.safetensors", stored)
     assert not [p for p in FACTS.check_base_model(path) if p.path == "model.base_model"]
     model = load_part(WanTransformer3DModel, open_part(BaseModelFiles.at(path), FACTS.denoiser), FACTS.denoiser, CPU)
+    weights = model.state_dict()
     for name, value in net.state_dict().items():
-        got = model.state_dict()[name]
+        got = weights[name]
         assert got.dtype == torch.float32
         torch.testing.assert_close(got, value, rtol=0.1, atol=0.02)
 
@@ -175,9 +176,10 @@ def test_native_names_of_other_trainers_are_read_as_diffusers_reads_them(tmp_pat
     """``diffusion_model.blocks.0.self_attn.q.lora_A.weight``, by ours and by diffusers' own mixin."""
     _, lora = trained(EVERY_LAYER, alpha=3.0)
     bare = make_tiny_denoiser()
+    weights = bare.state_dict()
     spelled = {}
     for path in lora.layers:
-        (name,) = published({f"{path}.weight": bare.state_dict()[f"{path}.weight"]}, root)
+        (name,) = published({f"{path}.weight": weights[f"{path}.weight"]}, root)
         for half, value in zip("AB", lora.pair(path), strict=True):
             spelled[f"{name.removesuffix('.weight')}.lora_{half}.weight"] = value.detach().clone()
     write_lora(tmp_path / "x.safetensors", spelled, {})

@@ -133,7 +133,8 @@ def test_the_eyes_in_one_file(tmp_path: Path) -> None:
     source = open_part(BaseModelFiles(tmp_path, {"image_encoder": path}), part)
     eyes = load_part(CLIPVisionModel, source, part, CPU)
     assert eyes.config.image_size == 28 and eyes.config.num_hidden_layers == 2
-    assert all(torch.equal(value, eyes.state_dict()[name]) for name, value in model.state_dict().items())
+    weights = eyes.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 
 
 def test_the_shipped_config_is_the_published_models_size() -> None:
