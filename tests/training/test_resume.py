@@ -19,7 +19,7 @@ from backend.training.requests import Requests
 from tests.conftest import draw_pictures
 from tests.tiny.training import config, events, lora_of, rows, same, start, state_of, train_here
 
-STEPS = 12
+STEPS = 8
 
 
 def settings(base: Path, images: Path, where: Path, **saving: object) -> Config:
@@ -31,6 +31,7 @@ def settings(base: Path, images: Path, where: Path, **saving: object) -> Config:
                  "module_dropout": 0.1},
         dataset={"caption_dropout_rate": 0.3},
         timesteps={"stratified": True},
+        optimizer={"lr_warmup": 0.15},
         training={"max_train_steps": STEPS, "gradient_accumulation_steps": 3, "ema": True},
         saving=saving,
     )  # fmt: skip
@@ -50,8 +51,8 @@ def straight(tiny_flux: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     where = tmp_path_factory.mktemp("straight")
     run, code = train_here(settings(tiny_flux, draw_pictures(where / "images"), where))
     assert code == 0, events(run, "error")
-    # the schedule counts steps, not batches: one of warm-up, then eleven of a cosine
-    falling = [0.005 * (1 + math.cos(math.pi * step / 11)) for step in range(11)]
+    # the schedule counts steps, not batches: one of warm-up, then seven of a cosine
+    falling = [0.005 * (1 + math.cos(math.pi * step / 7)) for step in range(7)]
     assert [row["lr"] for row in rows(run)] == pytest.approx([0.0, *falling])
     return run
 
@@ -59,8 +60,8 @@ def straight(tiny_flux: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_stopped_in_the_middle_of_a_step(
     straight: Run, tiny_flux: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """20 batches end inside a step and inside the third epoch. The next test goes on from the end of a step."""
-    batches, looks = 20, []
+    """13 batches end inside a step and inside the second epoch. The next test goes on from the end of a step."""
+    batches, looks = 13, []
 
     def stop(self: Requests) -> bool:
         looks.append(1)
@@ -85,13 +86,13 @@ def test_killed_in_the_middle_of_an_epoch(straight: Run, tiny_flux: Path, image_
     run = Run.create(settings(tiny_flux, image_folder, tmp_path, save_every_n_steps=1))
     process = start(run)
     deadline = time.monotonic() + 600
-    while not any(event["step"] >= 3 for event in events(run, "state")):
+    while not any(event["step"] >= 2 for event in events(run, "state")):
         assert process.poll() is None and time.monotonic() < deadline, run.log_path.read_text()[-3000:]
         time.sleep(0.005)
     process.kill()
     process.wait()
     before = run.status()
-    assert before.state == "dead" and before.resumable and 3 <= before.state_step < STEPS
+    assert before.state == "dead" and before.resumable and 2 <= before.state_step < STEPS
     files = {path.name: path.read_bytes() for path in run.checkpoints_dir.iterdir()}
     # Another process than the one that was killed.
     assert train_here(settings(tiny_flux, image_folder, tmp_path, save_every_n_steps=1), run, resume=True)[1] == 0
