@@ -22,6 +22,8 @@ from backend.optimizers.compiled_step import CompiledStep, store
 class Adafactor(TorchAdafactor):
     """torch.optim.Adafactor, whose states it loads; with ``foreach`` it is that itself."""
 
+    _latest: tuple[tuple[torch.device, _Numbers], Tensor] | None = None
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move all tensors that have a gradient; what `closure` returns, if there is one."""
@@ -59,9 +61,9 @@ class Adafactor(TorchAdafactor):
 
     def _numbers_on(self, device: torch.device, numbers: _Numbers) -> Tensor:
         """The numbers on a device. Nearly all tensors of a step have the same."""
-        if getattr(self, "_latest", (None, None))[0] != (device, numbers):
-            values = torch.tensor(astuple(numbers), dtype=torch.float32)
-            self._latest = ((device, numbers), values.to(device, non_blocking=True))
+        key = (device, numbers)
+        if self._latest is None or self._latest[0] != key:
+            self._latest = key, torch.tensor(astuple(numbers), dtype=torch.float32).to(device, non_blocking=True)
         return self._latest[1]
 
 

@@ -1,7 +1,7 @@
 """Compiles what an optimizer does to one tensor, so that its values are read and written once, not once an operation.
 
 A step of a large model by single operations waits for the memory of the GPU and for the processor that starts them: on
-one H200 that was more than half of a step of full fine-tuning at FLUX.1's width (docs/benchmarks.md, flux-full).
+one H200 that was half of a step of full fine-tuning at FLUX.1's width (docs/benchmarks.md, flux-full-plain).
 """
 
 from __future__ import annotations

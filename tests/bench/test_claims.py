@@ -117,7 +117,7 @@ CLAIMS = {
         "{sdxl_recorded_gb} GB instead of {sdxl_compiled_gb}",
         "takes {recorded_bf16_checkpointed} and {recorded_bf16} ms on an H200, with fp8 products "
         "{recorded_fp8_checkpointed} and {recorded_fp8}",
-        "All weights (Adafactor, checkpointing): {full_compiled} ms, eager {full_eager}.",
+        "All weights there (Adafactor, checkpointing): {full_compiled}, eager {full_eager}.",
         "(4 blocks) takes {wan_eager} ms eager, {wan_sdpa} with torch's own attention and {wan_fa4} with "
         "FlashAttention 4",
         "HunyuanVideo's (2 + 4 blocks) {hunyuan_eager}, {hunyuan_sdpa} and {hunyuan_fa4}.",
