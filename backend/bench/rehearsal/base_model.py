@@ -3,7 +3,7 @@
     python -m backend.bench.rehearsal.base_model --size flux --folder DIR [--blocks N]
 
 A process of its own, so that the GPU that draws the weights is empty again when the training is measured. Weights are
-bf16, drawn tensor by tensor and written in shards, so that no part is ever whole in memory.
+bf16, drawn tensor by tensor and written in shards, some at a time, so that no large part is ever whole in memory.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ from backend.models.common import meta_model
 
 DTYPE = torch.bfloat16
 SHARD_BYTES = 4 * 2**30
+# Each holds one shard in memory; copying and writing leave Python's lock to the others for most of the time.
+_WRITERS = max(1, min(4, (os.cpu_count() or 1) // 4))
 _SEED = 0
 
 
@@ -78,12 +82,17 @@ def write_shards(folder: Path, stem: str, tensors: Mapping[str, RandomTensor], l
             held = 0
         shards[-1].append(name)
         held += _bytes(tensor)
-    files: dict[str, str] = {}
-    for number, names in enumerate(shards, start=1):
-        suffix = "" if len(shards) == 1 else f"-{number:05d}-of-{len(shards):05d}"
+    suffixes = [""] if len(shards) == 1 else [f"-{at:05d}-of-{len(shards):05d}" for at in range(1, len(shards) + 1)]
+    files = {
+        name: f"{stem}{suffix}.safetensors" for suffix, names in zip(suffixes, shards, strict=True) for name in names
+    }
+
+    def write(names: Sequence[str]) -> None:
         drawn = {name: tensors[name].read().cpu() for name in names}
-        save_file(drawn, folder / f"{stem}{suffix}.safetensors", {"format": "pt"})
-        files |= dict.fromkeys(names, f"{stem}{suffix}.safetensors")
+        save_file(drawn, folder / files[names[0]], {"format": "pt"})
+
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        list(pool.map(write, shards))
     if len(shards) > 1:
         total = sum(_bytes(tensor) for tensor in tensors.values())
         index = {"metadata": {"total_size": total}, "weight_map": files}
