@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from backend.compile.torch_config import set_for_all_threads
 
@@ -18,6 +20,14 @@ log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 600
 """Torch ends idle workers after one minute, in which few models are loaded. They share most of their memory."""
+
+_TRACED = (
+    ("torch", "nn/functional.py"),
+    ("torch", "nn/modules/activation.py"),
+    ("diffusers", "models/normalization.py"),
+    ("diffusers", "models/activations.py"),
+)
+"""Sources, by package, of what the blocks of most families call."""
 
 
 class CompilerWarmUp:
@@ -47,10 +57,8 @@ class CompilerWarmUp:
 
     def _work(self) -> None:
         began = time.perf_counter()
-        parts = (
-            (_workers, _modules, _triton_key, _torch_key) if self._device == "cuda" else (_modules, _torch_key, _cpu)
-        )
-        for part in parts:
+        own = (_workers, _modules, _triton_key) if self._device == "cuda" else (_modules, _cpu)
+        for part in (*own, _torch_key, _line_names):
             _try(part)
         self.seconds = time.perf_counter() - began
 
@@ -90,3 +98,12 @@ def _triton_key() -> None:
 def _cpu() -> None:
     """Try which vector instructions the processor has: some small programs are started for it."""
     importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
+
+
+def _line_names() -> None:
+    """Read which function each line of these sources is in: torch keeps it with each operation that it traces."""
+    cache = importlib.import_module("torch._dynamo.funcname_cache")
+    for package, name in _TRACED:
+        package_spec = importlib.util.find_spec(package)
+        if package_spec is not None and package_spec.origin:
+            cache.get_funcname(str(Path(package_spec.origin).parent / name), 1)

@@ -20,6 +20,7 @@ from backend.lora.dropout import LowDropout, TrainingDropout
 from backend.lora.lokr_loha import FactoredLayer
 from backend.lora.master_weights import Masters
 from backend.lora.peft_layers import LoraConfig, LoraLayer, inject_adapter_in_model
+from backend.lora.straight_layers import straighten
 from backend.memory.seeds import generator
 
 log = logging.getLogger(__name__)
@@ -263,6 +264,7 @@ def inject(
         if rank_dropout > 0 or whole > 0:
             layer.lora_A[ADAPTER].register_forward_hook(LowDropout(rank_dropout, whole))
         layer.cast_input_dtype_enabled = cast
+        straighten(layer, ADAPTER)
         if kind == "dora":
             decompose(layer, ADAPTER, device, module_dropout)
     return lora.in_format(weight_dtype)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+import torch
 import torch._inductor.cpu_vec_isa as vector_instructions
+from torch._dynamo import funcname_cache
 
 from backend.compile import warm_up
 from backend.compile.warm_up import CompilerWarmUp
@@ -12,10 +14,12 @@ from backend.compile.warm_up import CompilerWarmUp
 
 def test_the_first_compile_finds_its_work_done() -> None:
     vector_instructions.valid_vec_isa_list.cache_clear()
+    funcname_cache.clearcache()
     compiler = CompilerWarmUp("cpu").start()
     compiler.wait()
     assert compiler.seconds is not None and "torch._inductor.compile_fx" in sys.modules
     assert vector_instructions.valid_vec_isa_list.cache_info().currsize == 1
+    assert "silu" in funcname_cache.cache[torch.nn.functional.__file__].values()
 
 
 def test_what_this_torch_lacks_is_left_out(monkeypatch) -> None:

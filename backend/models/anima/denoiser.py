@@ -21,7 +21,7 @@ from backend.compile.forward_shape import ForwardShape, set_forward_shape
 from backend.lora.fused_layers import apply_together
 from backend.models.anima import sinks
 from backend.models.anima.encoders import TextStack
-from backend.models.common.attention import JointAttention
+from backend.models.common.attention import JointAttention, set_processor
 from backend.models.common.qwen_vae import QwenVaeStack
 from backend.models.common.tokens import PATCH, pack_latent, unpack_channels_last
 from backend.models.common.transformer import Mark, Rows, Step, Transformer
@@ -48,8 +48,8 @@ class Anima(Transformer):
         own, text = SelfAttention(route, longest, rotate_halves), TextAttention(route)
         for blocks in self.block_lists(denoiser).values():
             for block in blocks:
-                block.attn1.set_processor(own)
-                block.attn2.set_processor(text)
+                set_processor(block.attn1, own)
+                set_processor(block.attn2, text)
 
     def pack(self, denoiser: nn.Module, rows: Rows, shapes: ShapeRuntime) -> Packed:
         """Image and text are two sequences; the mask is a pair: of the image, and of the text's sinks."""

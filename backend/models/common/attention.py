@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -13,6 +14,27 @@ from backend.shapes.attention_routes import Route
 from backend.shapes.rotary_embedding import Rope, rotate_neighbours
 
 Rotate = Callable[[Tensor, Rope], Tensor]
+
+
+def set_processor(attention: Any, processor: Any) -> None:
+    """Let `processor` compute an attention of diffusers', without asking at each call which arguments it takes.
+
+    diffusers does so by `inspect.signature`, which torch's compiler would trace line by line in each attention.
+    """
+    attention.set_processor(processor)
+    attention.forward = MethodType(_processed, attention)
+
+
+def _processed(
+    self: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None = None,
+    attention_mask: Any = None,
+    *more: Any,
+    **others: Any,
+) -> Any:
+    """Forward of an attention: its processor's, with all that the block gives."""
+    return self.processor(self, hidden_states, encoder_hidden_states, attention_mask, *more, **others)
 
 
 class JointAttention:

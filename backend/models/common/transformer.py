@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from backend.compile.cuda_graphs.recording import recorded
-from backend.models.common.attention import JointAttention, Rotate
+from backend.models.common.attention import JointAttention, Rotate, set_processor
 from backend.models.common.conditioning import controls_in
 from backend.models.common.token_positions import Sizes
 from backend.models.common.tokens import PATCH, pack_clip, pack_latent, unpack_clip, unpack_latent
@@ -122,7 +122,7 @@ class Transformer(Family):
                 for name in self.attentions:
                     attention = getattr(block, name)
                     if attention is not None:
-                        attention.set_processor(processor)
+                        set_processor(attention, processor)
 
     def predict(
         self,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from backend.lora.fused_layers import apply_together
+from backend.models.common.attention import set_processor
 from backend.shapes.attention_routes import Route
 from backend.shapes.graph_identity import own_code
 
@@ -118,5 +119,5 @@ def install(denoiser: nn.Module, route: Route, longest: int | None = None) -> No
     processor = UnetProcessor(route)
     for blocks in lists.values():
         for block in blocks:
-            block.attn1.set_processor(processor)
-            block.attn2.set_processor(processor)
+            set_processor(block.attn1, processor)
+            set_processor(block.attn2, processor)
