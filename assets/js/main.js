@@ -2,6 +2,7 @@
 
 import "./field_marks.js";
 import "./field_help.js";
+import "./untouched_fields.js";
 import "./settings_level.js";
 import "./color_theme.js";
 import "./bar.js";

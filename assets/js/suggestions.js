@@ -78,7 +78,7 @@ export const suggest = (box, source, pick, { minimum = 0, name = "Suggestions" }
   };
   box.addEventListener("input", update);
   box.addEventListener("focus", () => box.value.length >= minimum && update());
-  box.addEventListener("blur", close);
+  box.addEventListener("focusout", close);
   box.addEventListener("keydown", (event) => {
     if (!list) return;
     if (event.key === "ArrowDown") highlight(at + 1);

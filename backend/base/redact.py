@@ -10,7 +10,8 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 HIDDEN = "[hidden]"
 
@@ -72,7 +73,12 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
         text: anything about to be written down.
         environment: where secret values are looked up; the process's own when None.
     """
-    for value in _secret_values(os.environ if environment is None else environment):
+    return _without(text, _secret_values(os.environ if environment is None else environment))
+
+
+def _without(text: str, secrets: Sequence[str]) -> str:
+    """`text` without these, and without what looks like a secret."""
+    for value in secrets:
         if value in text:
             text = text.replace(value, HIDDEN)
     for form in _FORMS:
@@ -90,15 +96,19 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 def redact_value(value: object) -> object:
     """`redact` for every string inside lists and dictionaries; other values come back as they are."""
+    return _value_without(value, _secret_values(os.environ))
+
+
+def _value_without(value: object, secrets: Sequence[str]) -> object:
     if isinstance(value, str):
-        return redact(value)
+        return _without(value, secrets)
     if isinstance(value, Mapping):
-        return {key: redact_value(item) for key, item in value.items()}
+        return {key: _value_without(item, secrets) for key, item in value.items()}
     if isinstance(value, list | tuple):
         # A command line has flag and word apart.
         after_flag = [False, *(isinstance(item, str) and bool(_ONLY_FLAG.fullmatch(item)) for item in value)]
         pairs = zip(value, after_flag, strict=False)
-        return [HIDDEN if hidden and _is_word(item) else redact_value(item) for item, hidden in pairs]
+        return [HIDDEN if hidden and _is_word(item) else _value_without(item, secrets) for item, hidden in pairs]
     return value
 
 
@@ -121,9 +131,11 @@ def _hide_basic(match: re.Match) -> str:
 
 
 def _secret_values(environment: Mapping[str, str]) -> list[str]:
-    secrets = {
-        value
-        for name, value in environment.items()
-        if _SECRET_NAME.search(name) and len(value) >= _SHORTEST_VALUE and not os.path.exists(value)
-    }
+    named = {environment[name] for name in environment if _is_secret_name(name)}
+    secrets = {value for value in named if len(value) >= _SHORTEST_VALUE and not os.path.exists(value)}
     return sorted(secrets, key=len, reverse=True)
+
+
+@cache
+def _is_secret_name(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None

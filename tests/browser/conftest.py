@@ -230,7 +230,10 @@ class Watched:
 @pytest.fixture(scope="session")
 def usual(chromium: Browser) -> Iterator[BrowserContext]:
     """1280 x 900 in light colours. One for all tests: the page's files are read and compiled once."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    # A smooth scroll is drawn many times over, and most tests only pass by; pages of their own have it.
+    context = chromium.new_context(
+        viewport={"width": 1280, "height": 900}, color_scheme="light", reduced_motion="reduce"
+    )
     yield context
     context.close()
 

@@ -112,6 +112,24 @@ def test_a_contradiction_stands_at_the_field_that_makes_it(page: Page) -> None:
     expect(page.locator(".field-problem.error")).to_have_count(0)
 
 
+def test_a_text_field_that_is_left_as_it_was_sends_nothing(watched: Watched) -> None:
+    page = watched.page
+    suggestions = page.locator(".suggestions")
+    go_to(page, "model.base_model")
+    watched.requests.clear()
+    page.keyboard.type("/")
+    expect(suggestions).to_be_visible()
+    with page.expect_response("**/run/predict"):
+        go_to(page, "network.network_dim")
+    for path in ("network.network_alpha", "model.base_model"):
+        go_to(page, path)
+    expect(suggestions).to_be_visible()
+    page.evaluate("document.activeElement.blur()")
+    # its own list is closed all the same
+    expect(suggestions).to_have_count(0)
+    assert len([url for url in watched.requests if "gradio_api" in url]) == 1
+
+
 def test_start_without_anything_says_all_that_is_missing(page: Page, server: Server) -> None:
     page.keyboard.press("Control+Enter")
     summary = page.locator("#problem-summary")

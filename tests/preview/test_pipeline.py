@@ -109,14 +109,16 @@ def test_a_file_of_many_is_not_read_again_for_every_prompt(
 def test_compiled_blocks_serve_all_loras_and_sizes_with_the_graphs_of_the_first_picture(
     tiny_flux: Path, files: dict[str, Choices], tmp_path: Path, backend: str
 ) -> None:
-    cfg = settings(
-        tiny_flux, compile={"compile": True, "compile_backend": backend, "compile_cache_dir": str(tmp_path / "cache")}
-    )
+    """Inductor with the double blocks: test_swap.py has it with single ones, while they train."""
+    compiled = {"compile": True, "compile_backend": backend, "compile_cache_dir": str(tmp_path / "cache")}
+    if backend == "inductor":
+        compiled["compile_blocks"] = [{"blocks": "single", "compile": False}]
+    cfg = settings(tiny_flux, compile=compiled)
     some = ["wide", "half", "odd"]
     pipeline = Pipeline.open(cfg, [files[name] for name in some], [PROMPT], Silent())
     first = draw(pipeline, files["wide"])
     graphs = pipeline.stats().graphs
-    assert graphs == 2 and pipeline.compiled.report.state == "compiled"
+    assert graphs == (1 if backend == "inductor" else 2) and pipeline.compiled.report.state == "compiled"
     drawn = {(name, size): draw(pipeline, files[name], size) for name in some for size in ((64, 64), (96, 64))}
     stats = pipeline.stats()
     assert (stats.graphs, stats.recompiles, stats.breaks, stats.limit_hits) == (graphs, 0, 0, 0)

@@ -23,9 +23,9 @@ class Kind:
     where: Where = ""
     inputs: tuple[str, int] | None = None
 
-    def fits(self, shapes: Shapes) -> bool:
-        """Whether a file of these tensors is one."""
-        if not all(any(needle in name for name in shapes) for needle in self.needles):
+    def fits(self, shapes: Shapes, names: str) -> bool:
+        """Whether a file of these tensors is one. names: theirs, one a line: a text is searched sooner than a list."""
+        if not all(needle in names for needle in self.needles):
             return False
         if self.inputs is None:
             return True
@@ -140,7 +140,8 @@ KINDS: tuple[Kind, ...] = (
 
 def which(shapes: Shapes) -> Kind | None:
     """The kind of a file that holds tensors of these names and shapes; None when nothing known fits."""
-    return next((kind for kind in KINDS if kind.fits(shapes)), None)
+    names = "\n".join(shapes)
+    return next((kind for kind in KINDS if kind.fits(shapes, names)), None)
 
 
 def kind_of(names: Iterable[str]) -> str | None:
