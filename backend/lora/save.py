@@ -21,6 +21,7 @@ from backend.lora.comfyui_keys import Format, LayerNames
 from backend.lora.inject import Lora
 from backend.lora.lokr_loha import FactoredLayer
 from backend.lora.native_names import Native
+from backend.memory.cpu_threads import one_thread
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class LayerWeights:
         return self.a.shape[0]
 
 
+@one_thread()
 def file_tensors(lora: Lora, precision: str, names: LayerNames, form: Format = "kohya") -> dict[str, Tensor]:
     """What goes into the file, on the CPU in `precision`, in the format `form`.
 

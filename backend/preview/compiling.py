@@ -15,11 +15,13 @@ from backend.compile.compile_report import CompileReport
 from backend.compile.model_compiler import compile_model
 from backend.compile.recompile_reasons import InForce
 from backend.compile.telemetry import CompileStats, Telemetry
+from backend.compile.warm_up import CompilerWarmUp
+from backend.config.schema import Config
 from backend.plan.graphs import SPARE_GRAPHS, TORCH_LIMIT, GraphCounter, Shape
 from backend.plan.trained_blocks import graph_variants
 from backend.preview.base import PreviewBase
 from backend.shapes.shape_runtime import ShapeRuntime
-from backend.training.compile_setup import cache_folder
+from backend.training.compile_setup import cache_folder, warmed_compiler
 
 _SHAPES = 32
 """Sizes that a preview has room for in the modes that need a graph for each."""
@@ -54,9 +56,23 @@ class Compiled:
         return CompileStats() if self.telemetry is None else self.telemetry.poll()
 
 
-def compile_denoiser(base: PreviewBase, denoiser: nn.Module, shapes: ShapeRuntime, stack: ExitStack) -> Compiled:
-    """Compile the blocks as the settings say; called last, after LoRA and block swap. stack: ends the telemetry."""
+def ready_compiler(cfg: Config) -> CompilerWarmUp | None:
+    """The compiler being readied while text is encoded and the model loads; None where nothing will be compiled."""
+    if cache_folder(cfg.compile) is None:
+        return None
+    return warmed_compiler(cfg)
+
+
+def compile_denoiser(
+    base: PreviewBase, denoiser: nn.Module, shapes: ShapeRuntime, compiler: CompilerWarmUp | None, stack: ExitStack
+) -> Compiled:
+    """Compile the blocks as the settings say; called last, after LoRA and block swap.
+
+    compiler: what `ready_compiler` gave, which is waited for. stack: ends the telemetry.
+    """
     settings = base.cfg.compile
+    if compiler is not None:
+        compiler.wait()
     cache = cache_folder(settings)
     if not settings.compile or cache is None:
         return Compiled.off()

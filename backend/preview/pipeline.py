@@ -25,7 +25,7 @@ from backend.models.common.conditioning import ConditioningEncoder
 from backend.plan.graphs import Shape
 from backend.plan.mode_plan import fitting_frames, fitting_size, prompt_tokens
 from backend.preview.base import PreviewBase
-from backend.preview.compiling import Compiled, compile_denoiser
+from backend.preview.compiling import Compiled, compile_denoiser, ready_compiler
 from backend.preview.controls import ControlEncoder
 from backend.preview.experts import ExpertPair, by_expert, load_pair, of_side
 from backend.preview.loras import LoraChoice, LoraShelf, Room
@@ -97,10 +97,10 @@ class Pipeline:
         base = PreviewBase.of(cfg)
         for prompt in prompts:
             check_controls(prompt, base.facts)
-        without_effect = limit(cfg.memory.vram_limit_gb, base.device)
-        if without_effect:
+        if without_effect := limit(cfg.memory.vram_limit_gb, base.device):
             watch.note(without_effect)
         check(base.device)
+        compiler = ready_compiler(cfg)
         shelf = LoraShelf(names=base.names, is_text=base.is_text)
         rooms = {text: shelf.room_of_all(by_expert(base, [*sets, *others]), text) for text in (False, True)}
         _say(shelf, by_expert(base, sets), watch)
@@ -118,7 +118,7 @@ class Pipeline:
             swap = _swap(base, denoiser, stack) if base.swapped else None
             experts = load_pair(base, denoiser, slot, swap, stack)
             shapes = base.shapes()
-            compiled = compile_denoiser(base, denoiser, shapes, stack)
+            compiled = compile_denoiser(base, denoiser, shapes, compiler, stack)
             kept = stack.pop_all()
         pipeline = cls(
             base=base,

@@ -141,3 +141,15 @@ def test_layers_that_the_old_lora_lacks_start_fresh_and_are_said(tmp_path: Path)
     write_lora(tmp_path / "old.safetensors", file_tensors(old, "fp32", NAMES, "diffusers"), {})
     _, lora = trained(targets=("attn.to_q", "attn.to_k"))
     assert "4 target layers" in continue_from(lora, read_lora(tmp_path / "old.safetensors", NAMES))[0]
+
+
+def test_a_file_is_made_on_one_thread_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, lora = trained()
+    threads, usual, finite = set(), torch.get_num_threads(), torch.isfinite
+    monkeypatch.setattr(torch, "isfinite", lambda value: (threads.add(torch.get_num_threads()), finite(value))[1])
+    torch.set_num_threads(2)
+    try:
+        file_tensors(lora, "bf16", NAMES, "kohya")
+        assert threads == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(usual)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def test_a_file_of_many_is_not_read_again_for_every_prompt(
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_blocks_serve_all_loras_and_sizes_with_the_graphs_of_the_first_picture(
-    tiny_flux: Path, files: dict[str, Choices], tmp_path: Path, backend: str
+    tiny_flux: Path, files: dict[str, Choices], tmp_path: Path, backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Inductor with the double blocks: test_swap.py has it with single ones, while they train."""
     compiled = {"compile": True, "compile_backend": backend, "compile_cache_dir": str(tmp_path / "cache")}
@@ -115,7 +116,9 @@ def test_compiled_blocks_serve_all_loras_and_sizes_with_the_graphs_of_the_first_
         compiled["compile_blocks"] = [{"blocks": "single", "compile": False}]
     cfg = settings(tiny_flux, compile=compiled)
     some = ["wide", "half", "odd"]
-    pipeline = Pipeline.open(cfg, [files[name] for name in some], [PROMPT], Silent())
+    with caplog.at_level(logging.INFO):
+        pipeline = Pipeline.open(cfg, [files[name] for name in some], [PROMPT], Silent())
+    assert ("the compiler was readied" in caplog.text) == (backend == "inductor")
     first = draw(pipeline, files["wide"])
     graphs = pipeline.stats().graphs
     assert graphs == (1 if backend == "inductor" else 2) and pipeline.compiled.report.state == "compiled"
