@@ -92,12 +92,14 @@ export interface BulkPreview {
   skipped: { name: string; note: string }[];
   skipped_count: number;
 }
-export interface BulkWork {
+export interface CaptionWork {
   state: "idle" | "running" | "done" | "failed" | "cancelled";
   number: number;
   done: number;
   total: number;
   text: string;
+  // Id of the changes that it made; empty for none.
+  made: string;
   seconds_left: number | null;
   undo: { id: string; what: string; files: number; at: number; cut_off: boolean } | null;
 }

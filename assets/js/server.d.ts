@@ -6,7 +6,7 @@ import type { LoraState } from "./lora";
 import type { FinishState, MemoryFacts, TuneState } from "./plan";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
-import type { BulkPreview, BulkWork, ImageFacets, ImageLosses, NearState, ScanState, ScannedItems } from "./scan";
+import type { BulkPreview, CaptionWork, ImageFacets, ImageLosses, NearState, ScanState, ScannedItems } from "./scan";
 export interface Problem {
   path: string;
   id: string | null;
@@ -353,11 +353,11 @@ export interface Answers {
   "/scan/stop": object;
   "/scan/items": ScannedItems;
   "/scan/tags": ImageFacets;
-  "/scan/bulk": BulkWork;
+  "/scan/bulk": CaptionWork;
   "/scan/bulk/preview": BulkPreview;
-  "/scan/bulk/apply": BulkWork;
-  "/scan/bulk/undo": BulkWork;
-  "/scan/bulk/stop": BulkWork;
+  "/scan/bulk/apply": CaptionWork;
+  "/scan/bulk/undo": CaptionWork;
+  "/scan/bulk/stop": CaptionWork;
   "/scan/near": NearState;
   "/scan/near/stop": NearState;
   "/scan/losses": { losses: ImageLosses | null };
@@ -376,8 +376,7 @@ export interface Answers {
   "/captioning/cancel": object;
   "/captioning/difference": CaptionDifference;
   "/captioning/choose": object;
-  "/captioning/write": { id: string; files: number; changed: string[] };
-  "/captioning/undo": { files: number; changed: string[] };
+  "/captioning/write": CaptionWork;
   "/queue": QueueState;
   "/queue/set": object;
   "/queue/entry": object;

@@ -69,6 +69,7 @@ SENTENCES = (
     "gui/bulk_captions.py",
     "gui/caption_job.py",
     "gui/caption_routes.py",
+    "gui/caption_writing.py",
     "gui/image_filter.py",
     "gui/image_routes.py",
     "gui/near_duplicates.py",
