@@ -93,6 +93,7 @@ export interface ForeignSettings {
   off: string[];
   wantsDataset: boolean;
   rest: string;
+  own: boolean; // a file of ours, which can be saved as a preset
 }
 export interface Notice {
   text: string;

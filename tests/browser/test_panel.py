@@ -115,6 +115,16 @@ def test_the_page_is_shown_in_german_and_back_with_what_was_typed(panel: tuple[P
     expect(page.locator("dialog[open] > .note, dialog[open] .note").first).to_contain_text("Argumente von sd-scripts")
     page.keyboard.press("Escape")
     expect(left).to_have_count(0)
+    # and what is wrong in a file of ours
+    page.evaluate(DROPPED, '[network]\nnetwork_dimm = 4\nnetwork_alpha = "x"\n')
+    expect(page.locator("dialog[open] .bad-list li")).to_have_text(
+        [
+            "Zeile 2: network.network_dimm: Es gibt keine Einstellung „network_dimm“ in [network]. "
+            "Ist network.network_dim gemeint?",
+            'Zeile 3: network.network_alpha: Muss eine Zahl sein, nicht "x". network_alpha = 16.0 schreiben.',
+        ]
+    )
+    page.keyboard.press("Escape")
     choose_language(page, "en")
     go_to(page, "saving.output_dir")
     expect(folder.get_by_text("Output folder", exact=True)).to_be_visible()
