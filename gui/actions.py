@@ -13,7 +13,7 @@ from backend.base.errors import Refused, WriteFailed
 from backend.base.paths import resolve
 from backend.base.problems import Problem
 from backend.config import load, presets
-from backend.config.schema import Config, by_path, with_values
+from backend.config.schema import Config, Setting, by_path, with_values
 from backend.families.table import FAMILIES
 from backend.plan.start_check import start_problems
 from backend.queue.folder import QueueFolder
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 _LARGEST_IMPORT = 1_000_000
+_LONGEST_TITLE = 120
 _NOT_KEPT = "This file is not kept any more. Import it again."
 
 
@@ -320,7 +321,7 @@ class Actions:
             return self._answer("There is nothing to change.", "error")
         shown = {path: fields.to_widget(known[path], value) for path, value in values.items()}
         self.draft.change(shown)
-        names = ", ".join(f"{known[path].label} = {fields.title_of(known[path], shown[path])}" for path in shown)
+        names = ", ".join(f"{known[path].label} = {_shortened(known[path], shown[path])}" for path in shown)
         notice = messages.notice(f"Changed: {names}.", action="Undo", request={"what": "undo"})
         return Reply(self.state(form.read(self.draft.now.values).problems) | {"notice": notice}, reload=True)
 
@@ -390,3 +391,9 @@ class Actions:
     def _notify(self, notice: Message) -> Reply:
         problems = form.read(self.draft.now.values).problems
         return Reply(self.state(problems) | {"notice": notice, "refused": notice["kind"] == "error" or None})
+
+
+def _shortened(setting: Setting, shown: Any) -> str:
+    """What the widget calls a value, cut where it is a long list."""
+    title = fields.title_of(setting, shown) or "not set"
+    return title if len(title) <= _LONGEST_TITLE else f"{title[:_LONGEST_TITLE]}…"

@@ -68,7 +68,7 @@ class FormRoutes:
         self._form_routes(router)
         self._scan_routes(router)
         router.include_router(captions.routes(self.scan))
-        router.include_router(image_routes.routes(self.writer, self.losses))
+        router.include_router(image_routes.routes(self.writer, self.losses, self.config))
         self._doctor_routes(router)
         self._profile_route(router)
         return router

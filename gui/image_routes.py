@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, HTTPException, Query
@@ -9,6 +10,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from backend.base.errors import Refused, WriteFailed
+from backend.config.schema import Config
 from backend.dataset.caption_edits import Edit
 from gui import messages
 from gui.bulk_captions import BulkCaptions
@@ -55,8 +57,8 @@ class Request(BaseModel):
     numbers: list[int] | None = Field(None, max_length=1_000_000)
 
 
-def routes(writer: CaptionWriter, losses: ScanLosses) -> APIRouter:
-    """The routes of this module. The browser gives a scan and numbers, never a path."""
+def routes(writer: CaptionWriter, losses: ScanLosses, config: Callable[[], Config | None]) -> APIRouter:
+    """The routes of this module. The browser gives a scan and numbers, never a path. config: gives the form's."""
     router, scan = APIRouter(), writer.scan
     index = ImageIndex(scan)
 
@@ -71,7 +73,7 @@ def routes(writer: CaptionWriter, losses: ScanLosses) -> APIRouter:
         return answer(index.facets() | index.tags(index.matching(shown), shown.part))
 
     _bulk_routes(router, writer, index)
-    _near_routes(router, NearDuplicates(scan))
+    _near_routes(router, NearDuplicates(scan), config)
     return router
 
 
@@ -120,11 +122,23 @@ def _bulk_routes(router: APIRouter, writer: CaptionWriter, index: ImageIndex) ->
         return answer(writer.facts())
 
 
-def _near_routes(router: APIRouter, near: NearDuplicates) -> None:
+def _near_routes(router: APIRouter, near: NearDuplicates, config: Callable[[], Config | None]) -> None:
+    def excluded() -> list[str]:
+        now = config()
+        return [] if now is None else now.dataset.excluded_images or []
+
     @router.get("/scan/near")
     def state(page: Annotated[int, Query(ge=0)] = 0) -> Response:
         """Progress and result of the search for near-duplicates."""
-        return answer(near.facts(page))
+        return answer(near.facts(page, excluded()))
+
+    @router.post("/scan/near/leave")
+    def leave(scan: Annotated[int, Body()], group: Annotated[int, Body()], out: Annotated[bool, Body()]) -> Response:
+        """What to change in the form so that all but one image of a group are left out, or none."""
+        change = near.change(scan, group, excluded(), out)
+        if change is None:
+            raise HTTPException(409, "The dataset was scanned again. Look at the images again.")
+        return answer({"change": change})
 
     @router.post("/scan/near")
     def start() -> Response:

@@ -114,7 +114,10 @@ export interface NearState {
   page: number;
   pages: number;
   shown: {
+    number: number;
     count: number;
+    // Whether all but the best one can be left out; else they are.
+    out: boolean;
     items: {
       index: number;
       name: string;
@@ -123,6 +126,9 @@ export interface NearState {
       height: number;
       caption: string;
       same: boolean;
+      // The one that stays when the others are left out.
+      best: boolean;
+      left: boolean;
     }[];
   }[];
 }

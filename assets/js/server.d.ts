@@ -34,8 +34,7 @@ export interface Draft {
   canUndo: boolean;
   canRedo: boolean;
 }
-// Which settings are shown.
-export type Level = "basic" | "all";
+export type Level = "basic" | "all"; // which settings are shown
 export interface Preset {
   name: string;
   builtin: boolean;
@@ -360,6 +359,7 @@ export interface Answers {
   "/scan/bulk/undo": CaptionWork;
   "/scan/bulk/stop": CaptionWork;
   "/scan/near": NearState;
+  "/scan/near/leave": { change: Record<string, unknown> };
   "/scan/near/stop": NearState;
   "/scan/losses": { losses: ImageLosses | null };
   "/scan/caption": {

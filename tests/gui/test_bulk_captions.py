@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from backend.base.errors import Refused
-from backend.config.schema import Config
+from backend.config.schema import Config, with_values
 from backend.dataset import caption_changes
 from backend.dataset.caption_edits import Edit
 from backend.dataset.caption_journal import Kept
@@ -17,12 +17,13 @@ from backend.dataset.scan import scan_dataset
 from backend.runs.captioning.folder import Result, ResultFolder
 from backend.runs.captioning.request import CaptionOptions, CaptionRequest
 from backend.runs.captioning.targets import targets_of
-from gui import dataset_scan
+from gui import dataset_scan, near_duplicates
 from gui.bulk_captions import BulkCaptions, difference
 from gui.caption_job import CaptionJob
 from gui.caption_writing import CaptionWriter
 from gui.dataset_scan import PageScan
 from gui.image_filter import ImageFilter, ImageIndex
+from gui.near_duplicates import NearDuplicates
 
 CAPTIONS = {"a": "cat, red hat", "b": "cat, tree", "c": "dog,tree", "d": ""}
 
@@ -169,6 +170,35 @@ def test_a_models_captions_that_are_stopped_stay_as_far_as_written_and_are_undon
     writer.start_undo(facts["undo"]["id"])
     assert ended(bulk) == "Files restored: 4."
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_all_but_the_best_of_a_group_are_left_out_and_brought_back(
+    scan: PageScan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a real search: all five are flat and dark."""
+    monkeypatch.setattr(near_duplicates, "_MEMORY", tmp_path / "c")
+    scan.folder.mkdir()
+    near = NearDuplicates(scan)
+    assert near.start()
+    while near.job.state == "running":
+        time.sleep(0.02)
+    (group,) = near.facts(0)["shown"]
+    best = next(item for item in group["items"] if item["best"])
+    # of the largest ones the first with a caption
+    assert (best["name"], group["count"], group["out"]) == ("b.png", 5, True)
+    others = [item["path"] for item in group["items"] if not item["best"]]
+    setting = "dataset.excluded_images"
+    assert near.change(scan.number, 0, ["/elsewhere.png", others[0]], True) == {setting: ["/elsewhere.png", *others]}
+    (group,) = near.facts(0, others)["shown"]
+    assert not group["out"] and [item["name"] for item in group["items"] if item["left"]] == [
+        Path(path).name for path in others
+    ]
+    assert near.change(scan.number, 0, others, False) == {setting: None}
+    assert near.change(scan.number + 1, 0, [], True) is None and near.change(scan.number, 1, [], True) is None
+    # what is left out is out of the next scan, and so is the group
+    cfg = with_values(scan._config, {setting: others})
+    assert [item.path.name for item in scan_dataset(cfg).train.items] == ["b.png"]
+    assert scan.facts(cfg)["result"]["stale"] and not scan.facts(scan._config)["result"]["stale"]
 
 
 def test_texts_are_edited_and_wrong_expressions_end(scan: PageScan, monkeypatch: pytest.MonkeyPatch) -> None:
