@@ -5,18 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-import re
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from backend.base.errors import Refused, WriteFailed
 from backend.base.paths import resolve
 from backend.base.problems import Problem
 from backend.config import load, presets
-from backend.config.schema import Config, by_path, with_values
+from backend.config.schema import Config, Setting, by_path, with_values
 from backend.families.table import FAMILIES
 from backend.plan.start_check import start_problems
 from backend.queue.folder import QueueFolder
@@ -35,7 +32,8 @@ log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 _LARGEST_IMPORT = 1_000_000
-_NOT_IN_FILES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]+')
+_LONGEST_TITLE = 120
+_NOT_KEPT = "This file is not kept any more. Import it again."
 
 
 @dataclass
@@ -56,7 +54,7 @@ class Actions:
         self.store = store
         self.shelf = shelf
         self._bin: dict[str, presets.Trashed] = {}
-        self._foreign: imports.ForeignSettings | None = None
+        self._imported: imports.OwnSettings | imports.ForeignSettings | None = None
         self._known: dict[str, Callable[[Mapping[str, Any]], Reply]] = {
             "compare": self.compare,
             "refresh": lambda request: Reply(self.greet(), reload=True),
@@ -69,6 +67,7 @@ class Actions:
             "restore": self.restore,
             "import": self.import_,
             "take-import": self.take_import,
+            "save-import": self.save_import,
             "undo": self.undo,
             "redo": self.redo,
             "apply": self.apply,
@@ -240,7 +239,7 @@ class Actions:
         return self._answer(f"“{restored.name}” was restored.")
 
     def import_(self, request: Mapping[str, Any]) -> Reply:
-        """Import a file as a preset, or another program's settings; nothing is written when it has errors."""
+        """Read a file of settings, ours or another program's: shown as a difference, and kept until it is loaded."""
         try:
             content = base64.b64decode(str(request.get("content", "")), validate=True)
             dataset = base64.b64decode(str(request["dataset"]), validate=True) if request.get("dataset") else None
@@ -250,36 +249,30 @@ class Actions:
             )
         if len(content) > _LARGEST_IMPORT or len(dataset or b"") > _LARGEST_IMPORT:
             return self._answer("This file is too large for a preset (over 1 MB).", "error")
-        if imports.is_foreign(content):
-            return self._read_foreign(str(request.get("name", "")) or "the file", content, dataset)
-        name = _NOT_IN_FILES.sub("-", str(request.get("name", ""))).strip(" .")[:80] or "imported"
-        with tempfile.TemporaryDirectory() as folder:
-            source = Path(folder) / f"{name}.toml"
-            source.write_bytes(content)
-            imported = presets.import_(source, None, self.shelf)
-        if imported.preset is None:
-            return Reply({"importFailed": {"name": name, "problems": messages.all_problem_facts(imported.problems)}})
-        return self._answer(
-            f"“{imported.preset.name}” was imported. Choose it under Presets to see what it would change."
-        )
-
-    def _read_foreign(self, name: str, content: bytes, dataset: bytes | None) -> Reply:
-        """Read another program's settings: shown as a difference, and kept until somebody loads them."""
-        now = self.draft.now.values
-        foreign = imports.read(name, content, dataset, str(now.get("model.family") or ""))
-        if foreign.loaded.config is None:
-            problems = messages.all_problem_facts(foreign.loaded.problems)
-            return Reply({"importFailed": {"name": name, "problems": problems}})
-        self._foreign = foreign
-        rows = form.differences(now, form.to_values(foreign.loaded.config) | foreign.kept_values(now))
-        return Reply({"foreign": {"name": name, "rows": rows, **foreign.facts()}})
+        name, now = str(request.get("name", "")) or "the file", self.draft.now.values
+        family = str(now.get("model.family") or "")
+        is_foreign = imports.is_foreign(content)
+        settings = imports.read(name, content, dataset, family) if is_foreign else imports.read_own(name, content)
+        if settings.loaded.config is None:
+            problems = messages.all_problem_facts(settings.loaded.problems)
+            return Reply({"importFailed": {"name": settings.name, "problems": problems}})
+        self._imported = settings
+        rows = form.differences(now, form.to_values(settings.loaded.config) | settings.kept_values(now))
+        return Reply({"foreign": {"name": settings.name, "rows": rows, **settings.facts()}})
 
     def take_import(self, request: Mapping[str, Any]) -> Reply:
-        """Load the foreign settings that were shown."""
-        if self._foreign is None or self._foreign.name != request.get("name"):
-            return self._answer("This file is not kept any more. Import it again.", "error")
-        kept = self._foreign.kept_values(self.draft.now.values)
-        return self._take(self._foreign.loaded, None, f"the settings of {self._foreign.name}", kept)
+        """Load the settings of a file that were shown."""
+        if self._imported is None or self._imported.name != request.get("name"):
+            return self._answer(_NOT_KEPT, "error")
+        kept = self._imported.kept_values(self.draft.now.values)
+        return self._take(self._imported.loaded, None, f"the settings of {self._imported.name}", kept)
+
+    def save_import(self, request: Mapping[str, Any]) -> Reply:
+        """Save a file of ours that was shown as a preset, as it is. The form stays as it is."""
+        imported = self._imported
+        if not isinstance(imported, imports.OwnSettings) or imported.name != request.get("name"):
+            return self._answer(_NOT_KEPT, "error")
+        return self._answer(f"Saved as “{imported.save(self.shelf).name}”. The form stays as it is.")
 
     def _save(self, name: str, overwrite: bool, change: Any = None) -> Reply:
         loaded = form.read(self.draft.now.values)
@@ -328,7 +321,7 @@ class Actions:
             return self._answer("There is nothing to change.", "error")
         shown = {path: fields.to_widget(known[path], value) for path, value in values.items()}
         self.draft.change(shown)
-        names = ", ".join(f"{known[path].label} = {fields.title_of(known[path], shown[path])}" for path in shown)
+        names = ", ".join(f"{known[path].label} = {_shortened(known[path], shown[path])}" for path in shown)
         notice = messages.notice(f"Changed: {names}.", action="Undo", request={"what": "undo"})
         return Reply(self.state(form.read(self.draft.now.values).problems) | {"notice": notice}, reload=True)
 
@@ -398,3 +391,9 @@ class Actions:
     def _notify(self, notice: Message) -> Reply:
         problems = form.read(self.draft.now.values).problems
         return Reply(self.state(problems) | {"notice": notice, "refused": notice["kind"] == "error" or None})
+
+
+def _shortened(setting: Setting, shown: Any) -> str:
+    """What the widget calls a value, cut where it is a long list."""
+    title = fields.title_of(setting, shown) or "not set"
+    return title if len(title) <= _LONGEST_TITLE else f"{title[:_LONGEST_TITLE]}…"

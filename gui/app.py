@@ -157,7 +157,7 @@ def _include_routes(
     app.include_router(further_routes.routes(store, preview))
     app.include_router(ReportWriter(store).routes())
     app.include_router(form_routes.routes())
-    app.include_router(caption_routes.routes(form_routes.scan, store, preview, form_routes.draft.folder))
+    app.include_router(caption_routes.routes(form_routes.writer, store, preview, form_routes.draft.folder))
     app.include_router(compile_routes.routes(store, form_routes.config))
     app.include_router(publish_routes.routes(store))
     app.include_router(preview_routes.routes(store, form_routes.config, preview))

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import logging
 import re
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from backend.base.errors import Refused, WriteFailed
+from backend.base.errors import Refused
 from backend.dataset.caption_changes import CaptionChange, apply, texts_of
 from backend.dataset.caption_edits import Edit
-from backend.dataset.caption_journal import Journal
 from backend.dataset.captions import BadCaption
-from backend.dataset.items import count_of
 from gui import messages
-from gui.caption_refresh import files_of, refresh, undo_on_page
-from gui.dataset_scan import PageScan
-
-log = logging.getLogger(__name__)
+from gui.caption_refresh import files_of, refresh
+from gui.caption_writing import CaptionWriter, Work, ending
 
 ROWS = 20
 """Differences that are shown at a time."""
@@ -31,10 +25,6 @@ _PREVIEWS = 4
 _MOST_SKIPPED = 20
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _Place = tuple[Path, str | None]
-
-
-class Cancelled(Exception):
-    """The person stopped the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,42 +39,11 @@ class Preview:
     skipped: list[tuple[str, str]]
 
 
-@dataclass
-class Work:
-    """What is written in the background, and how that went."""
-
-    state: str = "idle"  # "idle", "running", "done", "failed", "cancelled"
-    number: int = 0
-    done: int = 0
-    total: int = 0
-    text: str = ""
-    began: float = 0.0
-    stop: threading.Event = field(default_factory=threading.Event)
-
-    def progress(self, done: int, total: int) -> None:
-        """Take over how far it is. Cancelled when the person stopped it."""
-        self.count(done, total)
-        if self.stop.is_set():
-            raise Cancelled
-
-    def count(self, done: int, total: int) -> None:
-        """Take over how far it is, whatever the person wants."""
-        self.done, self.total = done, total
-
-    @property
-    def seconds_left(self) -> float | None:
-        """At the speed so far; None before it is known."""
-        took = time.monotonic() - self.began
-        return None if self.done < 10 or self.state != "running" else took / self.done * (self.total - self.done)
-
-
 class BulkCaptions:
-    """Previews, and one piece of work at a time."""
+    """Previews, and their writing."""
 
-    def __init__(self, scan: PageScan) -> None:
-        self.scan = scan
-        self.folder = scan.folder / "caption_changes"
-        self.work = Work()
+    def __init__(self, writer: CaptionWriter) -> None:
+        self.scan, self.writer = writer.scan, writer
         self._numbers = itertools.count(1)
         self._previews: dict[int, Preview] = {}
         self._lock = threading.Lock()
@@ -165,62 +124,15 @@ class BulkCaptions:
             raise Refused("Nothing changes", "")
 
         def write(work: Work) -> str:
-            applied = apply(preview.changes, preview.words, folder=self.folder, progress=work.progress)
+            applied = apply(preview.changes, preview.words, folder=self.writer.folder, progress=work.progress)
+            work.made = applied.id
             refresh(self.scan, {change.path for change in preview.changes})
-            left = f" {_left(len(applied.left))}" if applied.left else ""
-            return f"{preview.words}: {count_of(applied.files, 'file')} changed.{left}"
+            count = f"Files changed: {applied.files:,}.{ending(applied)}"
+            return f"{preview.words}. {count}"
 
-        self._run(write)
+        self.writer.run(write)
         with self._lock:
             self._previews.pop(number, None)
-
-    def start_undo(self, name: str) -> None:
-        """Undo changes of the journal in the background. Refused when other work runs."""
-
-        def write(work: Work) -> str:
-            undone = undo_on_page(self.scan, name, self.folder, work.count)
-            left = f" {_left(len(undone.left))}" if undone.left else ""
-            return f"{count_of(len(undone.files), 'file')} restored.{left}"
-
-        self._run(write)
-
-    def facts_of_work(self) -> dict[str, Any]:
-        """How far the work is, and which changes can be undone."""
-        work, newest = self.work, Journal.at(self.folder).newest()
-        undoable = None
-        if newest is not None and work.state != "running":
-            undoable = {
-                "id": newest.id, "what": newest.what, "files": newest.files, "at": newest.at,
-                "cut_off": newest.state == "cut off",
-            }  # fmt: skip
-        return {
-            "state": work.state,
-            "number": work.number,
-            "done": work.done,
-            "total": work.total,
-            "text": work.text,
-            "seconds_left": work.seconds_left,
-            "undo": undoable,
-        }
-
-    def _run(self, write: Callable[[Work], str]) -> None:
-        with self._lock:
-            if self.work.state == "running":
-                raise Refused("Captions are being changed", "Wait until that is done")
-            work = self.work = Work("running", self.work.number + 1, began=time.monotonic())
-        threading.Thread(target=self._follow, args=(work, write), name="captions", daemon=True).start()
-
-    def _follow(self, work: Work, write: Callable[[Work], str]) -> None:
-        try:
-            work.text = write(work)
-            work.state = "done"
-        except Cancelled:
-            work.text, work.state = "Cancelled. All captions are as they were before.", "cancelled"
-        except (Refused, WriteFailed, OSError) as error:
-            work.text, work.state = messages.words(error), "failed"
-        except Exception:
-            log.exception("Captions could not be changed")
-            work.text, work.state = "The captions could not be changed; the log of the page says why.", "failed"
 
     def _kept(self, number: int) -> Preview:
         preview = self._previews.get(number)
@@ -257,7 +169,3 @@ def difference(before: str, after: str) -> list[list[str]]:
         parts += [["old", "".join(old[a:b])]] if b > a else []
         parts += [["new", "".join(new[c:d])]] if d > c else []
     return parts
-
-
-def _left(count: int) -> str:
-    return f"{count_of(count, 'file')} changed meanwhile, and stayed as it is."

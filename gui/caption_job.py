@@ -21,8 +21,8 @@ from backend.runs.captioning.proposals import Proposal, proposals
 from backend.runs.captioning.request import CaptionOptions, CaptionRequest, Target, identity
 from backend.runs.captioning.targets import old_captions, targets_of
 from gui import messages
-from gui.caption_refresh import refresh, undo_on_page
-from gui.dataset_scan import PageScan
+from gui.caption_refresh import refresh
+from gui.caption_writing import CaptionWriter, Work, ending
 from gui.jobs import Job
 
 PAGE = 24
@@ -33,11 +33,10 @@ _WORKER = "backend.captioning.worker"
 class CaptionJob:
     """The newest request, its process while it runs, and its captions beside those that are there."""
 
-    def __init__(self, scan: PageScan, folder: Path, journal: Path | None = None) -> None:
-        """scan: the images. folder: of the page's own files. journal: where undo is kept; None: the program's own."""
-        self.scan = scan
+    def __init__(self, writer: CaptionWriter, folder: Path) -> None:
+        """writer: of the captions of the page's scan. folder: of the page's own files."""
+        self.scan, self.writer = writer.scan, writer
         self.root = folder / "captions"
-        self.journal = journal
         self.job = Job()
         self._results: ResultFolder | None = newest(self.root)
         self._request = None if self._results is None else self._results.request()
@@ -151,19 +150,29 @@ class CaptionJob:
             words = {} if text is None else {"text": text.strip() or None}
             self._results.choose({str(self._request.targets[number].image): {**row, **words}})
 
-    def write(self) -> dict[str, Any]:
-        """Write the chosen captions. Refused where files changed meanwhile: nothing is written then."""
-        proposed = [each for each in self._offered() if isinstance(each, Proposal) and not each.left]
-        if not proposed:
-            raise HTTPException(422, "No caption is chosen.")
-        done = caption_changes.apply([each.change for each in proposed], "Captions by a model", folder=self.journal)
-        refresh(self.scan, {each.target.file.resolve() for each in proposed})
-        return {"id": done.id, "files": done.files, "changed": [str(path) for path in done.left]}
+    def write(self) -> None:
+        """Write the chosen captions in the background. Refused when other captions are being written.
 
-    def undo(self, name: str) -> dict[str, Any]:
-        """Put the files of an earlier write back."""
-        undone = undo_on_page(self.scan, name, self.journal)
-        return {"files": len(undone.files), "changed": [str(path) for path in undone.left]}
+        Where files changed meanwhile nothing is written. When it is stopped, what is written stays, with its undo, and
+        the rest is still offered.
+        """
+        if self._request is None:
+            raise Refused("No caption is chosen", "")
+
+        def write(work: Work) -> str:
+            proposed = [each for each in self._offered() if isinstance(each, Proposal) and not each.left]
+            applied = caption_changes.apply(
+                [each.change for each in proposed],
+                "Captions by a model",
+                folder=self.writer.folder,
+                progress=work.count,
+                stopped=work.stop.is_set,
+            )
+            work.made = applied.id
+            refresh(self.scan, {each.target.file.resolve() for each in proposed})
+            return f"Caption files written: {applied.files:,}.{ending(applied)}"
+
+        self.writer.run(write)
 
     def _offered(self) -> list[Proposal | Refused]:
         if self._request is None or self._results is None:

@@ -16,18 +16,17 @@ from backend.runs.preview.folder import PreviewFolder
 from backend.runs.preview.process import give_gpu_back
 from gui import messages
 from gui.caption_job import CaptionJob, model_facts
-from gui.dataset_scan import PageScan
+from gui.caption_writing import CaptionWriter
 from gui.run_routes import answer, or_refusal
 from gui.run_store import RunStore
 
 _LONGEST = 20_000
 
 
-def routes(scan: PageScan, store: RunStore, preview: PreviewFolder, folder: Path) -> APIRouter:
+def routes(writer: CaptionWriter, store: RunStore, preview: PreviewFolder, folder: Path) -> APIRouter:
     """The routes of this module. folder: of the page's own files. The browser gives numbers of images, never paths."""
     router = APIRouter()
-    # one journal for all changes on the page: its newest is what Undo on the Dataset tab offers
-    job = CaptionJob(scan, folder, scan.folder / "caption_changes")
+    job = CaptionJob(writer, folder)
 
     @router.post("/captioning/model")
     def model(options: CaptionOptions) -> Response:
@@ -66,7 +65,7 @@ def routes(scan: PageScan, store: RunStore, preview: PreviewFolder, folder: Path
 
 
 def _difference_routes(router: APIRouter, job: CaptionJob) -> None:
-    """What a person sees of the captions, decides of them, writes and undoes."""
+    """What a person sees of the captions, decides of them, and writes."""
 
     @router.get("/captioning/difference")
     def difference(page: Annotated[int, Query(ge=0)] = 0) -> Response:
@@ -85,13 +84,9 @@ def _difference_routes(router: APIRouter, job: CaptionJob) -> None:
 
     @router.post("/captioning/write")
     def write() -> Response:
-        """Write the resolved captions."""
-        return answer(or_refusal(job.write))
-
-    @router.post("/captioning/undo")
-    def undo(id: Annotated[str, Body(embed=True, max_length=100)]) -> Response:  # noqa: A002 - as the answer names it
-        """Undo an earlier write."""
-        return answer(or_refusal(lambda: job.undo(id)))
+        """Write the resolved captions in the background, as changes of many captions are."""
+        or_refusal(job.write)
+        return answer(job.writer.facts())
 
 
 def _folder_of(options: CaptionOptions) -> Path:

@@ -41,7 +41,10 @@ _SECTIONS = (
     "validation",
 )
 # What the scan itself reads. After a change of anything else, only the plan is made again.
-_SCANNED = ("folders", "caption_extension", "trigger_word", "cache_dir", "validation_split", "validation_split_seed")
+_SCANNED = (
+    *("folders", "excluded_images", "caption_extension", "trigger_word", "cache_dir", "validation_split"),
+    "validation_split_seed",
+)
 _OTHER_IMAGES = "The dataset settings have changed since this scan. Scan again."
 _OTHER_CAPTIONS = "Captions were edited since this scan. Scan again to count them."
 _ERRORS = "Some settings have errors. This is the plan from before them."

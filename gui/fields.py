@@ -142,6 +142,7 @@ EXCEPTIONS: dict[str, Placed] = {
     "model.family": Placed(titles={name: row.title for name, row in FAMILIES.items()}),
     "model.base_model": Placed(first=True, placeholder="/path/to/FLUX.1-dev"),
     "model.weight_dtype": Placed(group="memory"),
+    "dataset.excluded_images": Placed(wide=True, lines=2),
     "network.targets_include": Placed(group="layers", wide=True, lines=3),
     "network.targets_exclude": Placed(group="layers", wide=True, lines=2),
     "network.layer_settings": Placed(group="layers", wide=True),

@@ -26,6 +26,7 @@ from backend.plan.memory.plan import memory_plan
 from backend.plan.memory.report import gigabytes, memory_dict
 from backend.plan.start_check import start_problems
 from gui import base_model, captions, fields, form, image_routes, messages, plots
+from gui.caption_writing import CaptionWriter
 from gui.dataset_scan import PageScan
 from gui.draft import Draft, Level
 from gui.jobs import Job
@@ -47,6 +48,7 @@ class FormRoutes:
         self.store = store
         self.shelf = shelf
         self.scan = PageScan(draft.folder)
+        self.writer = CaptionWriter(self.scan)
         self.losses = ScanLosses(self.scan, store)
         self.doctor = Job()
         self.doctor_report: dict[str, Any] = {}
@@ -66,7 +68,7 @@ class FormRoutes:
         self._form_routes(router)
         self._scan_routes(router)
         router.include_router(captions.routes(self.scan))
-        router.include_router(image_routes.routes(self.scan, self.losses))
+        router.include_router(image_routes.routes(self.writer, self.losses, self.config))
         self._doctor_routes(router)
         self._profile_route(router)
         return router

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, HTTPException, Query
@@ -9,10 +10,11 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from backend.base.errors import Refused, WriteFailed
+from backend.config.schema import Config
 from backend.dataset.caption_edits import Edit
 from gui import messages
 from gui.bulk_captions import BulkCaptions
-from gui.dataset_scan import PageScan
+from gui.caption_writing import CaptionWriter
 from gui.image_filter import ImageFilter, ImageIndex, numbers_in
 from gui.near_duplicates import NearDuplicates
 from gui.run_routes import Name, answer
@@ -55,9 +57,9 @@ class Request(BaseModel):
     numbers: list[int] | None = Field(None, max_length=1_000_000)
 
 
-def routes(scan: PageScan, losses: ScanLosses) -> APIRouter:
-    """The routes of this module. The browser gives a scan and numbers, never a path."""
-    router = APIRouter()
+def routes(writer: CaptionWriter, losses: ScanLosses, config: Callable[[], Config | None]) -> APIRouter:
+    """The routes of this module. The browser gives a scan and numbers, never a path. config: gives the form's."""
+    router, scan = APIRouter(), writer.scan
     index = ImageIndex(scan)
 
     @router.get("/scan/items")
@@ -70,18 +72,18 @@ def routes(scan: PageScan, losses: ScanLosses) -> APIRouter:
         """What there is to filter by, and the most frequent tags of the filtered images."""
         return answer(index.facets() | index.tags(index.matching(shown), shown.part))
 
-    _bulk_routes(router, scan, index)
-    _near_routes(router, NearDuplicates(scan))
+    _bulk_routes(router, writer, index)
+    _near_routes(router, NearDuplicates(scan), config)
     return router
 
 
-def _bulk_routes(router: APIRouter, scan: PageScan, index: ImageIndex) -> None:
-    bulk = BulkCaptions(scan)
+def _bulk_routes(router: APIRouter, writer: CaptionWriter, index: ImageIndex) -> None:
+    scan, bulk = writer.scan, BulkCaptions(writer)
 
     @router.get("/scan/bulk")
     def state() -> Response:
         """How far changes are, and which can be undone."""
-        return answer(bulk.facts_of_work())
+        return answer(writer.facts())
 
     @router.post("/scan/bulk/preview")
     def preview(request: Request) -> Response:
@@ -104,27 +106,39 @@ def _bulk_routes(router: APIRouter, scan: PageScan, index: ImageIndex) -> None:
         """Write a change that was looked at."""
         with _refusals():
             bulk.start(preview)
-        return answer(bulk.facts_of_work())
+        return answer(writer.facts())
 
     @router.post("/scan/bulk/undo")
     def undo(id: Annotated[str, Body(embed=True, max_length=100)]) -> Response:
         """Undo a change."""
         with _refusals():
-            bulk.start_undo(id)
-        return answer(bulk.facts_of_work())
+            writer.start_undo(id)
+        return answer(writer.facts())
 
     @router.post("/scan/bulk/stop")
     def stop() -> Response:
-        """Stop writing, and put back what was written."""
-        bulk.work.stop.set()
-        return answer(bulk.facts_of_work())
+        """Stop writing. A change of captions is put back; of a model's captions, those that were written stay."""
+        writer.work.stop.set()
+        return answer(writer.facts())
 
 
-def _near_routes(router: APIRouter, near: NearDuplicates) -> None:
+def _near_routes(router: APIRouter, near: NearDuplicates, config: Callable[[], Config | None]) -> None:
+    def excluded() -> list[str]:
+        now = config()
+        return [] if now is None else now.dataset.excluded_images or []
+
     @router.get("/scan/near")
     def state(page: Annotated[int, Query(ge=0)] = 0) -> Response:
         """Progress and result of the search for near-duplicates."""
-        return answer(near.facts(page))
+        return answer(near.facts(page, excluded()))
+
+    @router.post("/scan/near/leave")
+    def leave(scan: Annotated[int, Body()], group: Annotated[int, Body()], out: Annotated[bool, Body()]) -> Response:
+        """What to change in the form so that all but one image of a group are left out, or none."""
+        change = near.change(scan, group, excluded(), out)
+        if change is None:
+            raise HTTPException(409, "The dataset was scanned again. Look at the images again.")
+        return answer({"change": change})
 
     @router.post("/scan/near")
     def start() -> Response:

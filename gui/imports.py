@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from backend.config.file_kinds import DATA_SETS, NAMES_OF_DATA_SETS, is_of_another
+from backend.config import presets
+from backend.config.file_kinds import DATA_SETS, NAMES_OF_DATA_SETS, TITLES, is_of_another
 from backend.config.formats import decode
-from backend.config.load import Loaded
+from backend.config.load import Loaded, load
 from backend.importers.convert import Converted, convert
 from backend.importers.notes import HEADINGS, NO_NAMES, Note
 from backend.importers.source import read_raw
 from gui import form
+
+_NOT_IN_FILES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]+')
+_REST = "Settings that it does not have are set to their defaults."
+
+
+@dataclass(frozen=True)
+class OwnSettings:
+    """A file of ours that was read and not loaded yet."""
+
+    name: str
+    content: bytes
+    loaded: Loaded
+
+    def kept_values(self, now: form.Values) -> form.Values:
+        """Values of the form, `now`, that stay: none."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """What the page shows with the difference."""
+        return {"kind": TITLES["monotile"], "rest": _REST, "groups": [], "off": [], "wantsDataset": False, "own": True}
+
+    def save(self, shelf: presets.Shelf) -> presets.Preset:
+        """Keep the file as a preset, as it is. WriteFailed when it can't be written."""
+        with _file_of(self.name, self.content) as path:
+            preset = presets.import_(path, None, shelf).preset
+        assert preset is not None, "files with errors are not shown"
+        return preset
 
 
 @dataclass(frozen=True)
@@ -49,13 +82,9 @@ class ForeignSettings:
         wants = not self.with_dataset and any(
             note.key.removeprefix("--") in NAMES_OF_DATA_SETS for note in self.converted.with_fate("not offered")
         )
-        rest = (
-            "All other settings stay as they are."
-            if self.of_data
-            else "Settings that it does not have are set to their defaults."
-        )
+        rest = "All other settings stay as they are." if self.of_data else _REST
         kind = self.converted.title
-        return {"kind": kind, "rest": rest, "groups": groups, "off": off, "wantsDataset": wants}
+        return {"kind": kind, "rest": rest, "groups": groups, "off": off, "wantsDataset": wants, "own": False}
 
 
 def _line(note: Note) -> dict[str, Any]:
@@ -69,6 +98,20 @@ def is_foreign(content: bytes) -> bool:
     """Whether a file is another program's. One of ours with mistakes is not, so that its errors are shown by line."""
     document = decode(content)
     return document.form != "toml" or is_of_another(document)
+
+
+def read_own(name: str, content: bytes) -> OwnSettings:
+    """Read a file of ours, as sent by the page."""
+    with _file_of(name, content) as path:
+        return OwnSettings(name, content, load(path))
+
+
+@contextmanager
+def _file_of(name: str, content: bytes) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{_NOT_IN_FILES.sub('-', name).strip(' .')[:80] or 'imported'}.toml"
+        path.write_bytes(content)
+        yield path
 
 
 def read(name: str, content: bytes, dataset: bytes | None = None, family: str = "") -> ForeignSettings:

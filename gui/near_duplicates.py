@@ -1,8 +1,9 @@
-"""Finds near-duplicates among the images of the page's scan, in a subprocess, and shows them in groups."""
+"""Finds near-duplicates among the images of the page's scan, in a subprocess, shows them in groups, leaves some out."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from backend.base.files import write_atomic
@@ -11,6 +12,7 @@ from backend.dataset import near_duplicates
 from gui.dataset_scan import PageScan
 from gui.jobs import Job
 
+_SETTING = "dataset.excluded_images"
 GROUPS = 12
 """Groups that are shown at a time."""
 _MOST_SHOWN = 24
@@ -61,8 +63,33 @@ class NearDuplicates:
 
         return self.job.start(near_duplicates.__name__, [str(path)], line, end)
 
-    def facts(self, page: int) -> dict[str, Any]:
-        """State, progress, and one page of groups. A search of an earlier scan counts for nothing."""
+    def change(self, scan: int, number: int, excluded: Sequence[str], out: bool) -> dict[str, Any] | None:
+        """What to set so that a group is trained as its best image alone, or as a whole again; None without the group.
+
+        scan, number: of the scan and of its group, from 0. excluded: paths that the form leaves out now.
+        """
+        if scan != self.scan.number or scan != self._of or not 0 <= number < len(self._groups):
+            return None
+        group = self._groups[number]
+        paths = {str(self.scan.items[at].path) for at in group}
+        kept = [path for path in excluded if path not in paths]
+        return {_SETTING: [*kept, *(self._others(group) if out else ())] or None}
+
+    def _others(self, group: list[int]) -> list[str]:
+        """Paths of all but the best image; a folder that is chosen twice has an image twice."""
+        best = str(self.scan.items[self._best(group)].path)
+        return [path for path in dict.fromkeys(str(self.scan.items[at].path) for at in group) if path != best]
+
+    def _best(self, group: list[int]) -> int:
+        """The image of a group that stays: the largest, of several one with a caption, of these the first."""
+        items = self.scan.items
+        return max(group, key=lambda at: (items[at].width * items[at].height, bool(items[at].caption), -at))
+
+    def facts(self, page: int, excluded: Sequence[str] = ()) -> dict[str, Any]:
+        """State, progress, and one page of groups. A search of an earlier scan counts for nothing.
+
+        excluded: paths that the form leaves out now.
+        """
         is_now = self._of == self.scan.number
         state = self.job.state if is_now else "idle"
         groups = self._groups if is_now and state == "done" else []
@@ -78,24 +105,32 @@ class NearDuplicates:
             "images": sum(map(len, groups)),
             "page": page,
             "pages": pages,
-            "shown": [self._group(group) for group in groups[page * GROUPS : (page + 1) * GROUPS]],
+            "shown": [
+                self._group(number, groups[number], frozenset(excluded))
+                for number in range(page * GROUPS, min(len(groups), (page + 1) * GROUPS))
+            ],
         }
 
-    def _group(self, group: list[int]) -> dict[str, Any]:
+    def _group(self, number: int, group: list[int], excluded: frozenset[str]) -> dict[str, Any]:
+        best = self._best(group)
         items = [(number, self.scan.items[number]) for number in group]
         keys = [item.key for _, item in items]
         return {
+            "number": number,
             "count": len(group),
+            "out": any(path not in excluded for path in self._others(group)),
             "items": [
                 {
-                    "index": number,
+                    "index": at,
                     "name": item.path.name,
                     "path": str(item.path),
                     "width": item.width,
                     "height": item.height,
                     "caption": item.caption[:300],
                     "same": keys.count(item.key) > 1,
+                    "best": at == best,
+                    "left": str(item.path) in excluded,
                 }
-                for number, item in items[:_MOST_SHOWN]
+                for at, item in items[:_MOST_SHOWN]
             ],
         }

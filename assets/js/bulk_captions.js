@@ -1,14 +1,15 @@
 // Changes the captions of many images: what is done is chosen here, shown as a difference, written, and undone.
 
+import { followWriting, undoWriting, watchWriting, whenWritten, writingBar } from "./caption_writing.js";
 import { openDialog } from "./dialogs.js";
 import { el, fill, setText } from "./dom.js";
-import { formatCount, formatDuration, formatWhole } from "./format.js";
+import { formatCount, formatWhole } from "./format.js";
 import { getJson, postJson } from "./http.js";
 import { imageFilter } from "./image_filters.js";
 import { clearSelection, selectedImages, whenSelected } from "./image_selection.js";
 import { language, t } from "./locale.js";
-import { showError, toast } from "./toasts.js";
-/** @import { BulkPreview, BulkWork, ScannedItems } from "./scan" */
+import { showError } from "./toasts.js";
+/** @import { BulkPreview, CaptionWork, ScannedItems } from "./scan" */
 
 const KINDS = {
   replace: { label: "Find and replace", find: "Find", text: "Replace with" },
@@ -19,9 +20,6 @@ const KINDS = {
 let scan = 0;
 let shownCount = 0;
 let onWritten = () => {};
-let timer = null;
-/** @type {number | null} the work whose end is still to be told */
-let awaited = null;
 
 const input = (id) => el("input", { id, type: "text", autocomplete: "off", oninput: () => drawForm() });
 const check = (id, label) => {
@@ -49,15 +47,7 @@ const scope = el("p", { class: "note", id: "bulk-scope", "aria-live": "polite" }
 const unselect = el("button", { class: "small", id: "bulk-unselect", onclick: clearSelection }, "Choose none");
 const look = el("button", { class: "primary", id: "bulk-preview", type: "submit" }, "Show changes");
 const note = el("p", { class: "note", id: "bulk-note", "aria-live": "polite" });
-const bar = el("div");
-const progress = el(
-  "div",
-  { class: "scan-progress", id: "bulk-progress", hidden: true },
-  el("div", { class: "progress" }, bar),
-  el("span", { class: "note" }),
-  el("button", { class: "small", onclick: () => stop() }, "Cancel"),
-);
-const stop = () => postJson("/scan/bulk/stop").then(drawWork).catch(showError);
+const progress = writingBar("bulk-progress", "Cancel");
 const undo = el("div", { class: "bulk-undo" });
 const root = el(
   "details",
@@ -104,7 +94,7 @@ whenSelected(drawForm);
 export const bulkTools = (written) => {
   onWritten = written;
   drawForm();
-  watch();
+  watchWriting();
   return root;
 };
 /** @type {(answer: ScannedItems) => void} */
@@ -181,7 +171,7 @@ const openPreview = (preview) => {
     try {
       const work = await postJson("/scan/bulk/apply", { preview: preview.preview });
       box.close();
-      follow(work);
+      followWriting(work, ended);
     } catch (error) {
       box.close();
       setText(note, error.message);
@@ -218,36 +208,10 @@ const skippedList = (preview) =>
       )
     : null;
 
-/** @type {(work: BulkWork) => void} */
-const follow = (work) => {
-  awaited = work.number;
-  drawWork(work);
-};
-const watch = async () => {
-  try {
-    drawWork(await getJson("/scan/bulk"));
-  } catch {
-    timer = setTimeout(watch, 2000);
-  }
-};
-/** @type {(work: BulkWork) => void} */
-const drawWork = (work) => {
-  clearTimeout(timer);
-  const running = work.state === "running";
-  if (running) {
-    awaited = work.number;
-    timer = setTimeout(watch, 400);
-  }
-  progress.hidden = !running;
-  bar.style.width = `${work.total ? (100 * work.done) / work.total : 3}%`;
-  const left = work.seconds_left === null ? "" : t`, ${formatDuration(work.seconds_left)} left`;
-  const done = t`${formatWhole(work.done)} of ${formatCount(work.total, "file")}`;
-  setText(progress.querySelector("span"), `${done}${left}`);
-  drawUndo(running ? null : work.undo);
-  if (running || awaited !== work.number) return;
-  awaited = null;
+whenWritten((work) => drawUndo(work.state === "running" ? null : work.undo));
+/** @type {(work: CaptionWork) => void} */
+const ended = (work) => {
   setText(note, work.state === "failed" ? work.text : "");
-  if (work.state !== "failed") toast(work.text);
   onWritten();
 };
 const when = (seconds) => new Date(1000 * seconds).toLocaleString(language === "en" ? "en-GB" : language);
@@ -258,7 +222,7 @@ const drawUndo = (entry) =>
       ? [
           el(
             "button",
-            { class: "small", id: "bulk-undo", onclick: () => undoWork(entry.id) },
+            { class: "small", id: "bulk-undo", onclick: () => undoWriting(entry.id, ended) },
             "Undo",
           ),
           el(
@@ -272,10 +236,3 @@ const drawUndo = (entry) =>
         ]
       : null,
   );
-const undoWork = async (id) => {
-  try {
-    follow(await postJson("/scan/bulk/undo", { id }));
-  } catch (error) {
-    showError(error);
-  }
-};

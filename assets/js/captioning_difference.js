@@ -1,12 +1,14 @@
 // Shows new captions beside the old ones: each can be edited or left out, then all are written, which can be undone.
 
+import { followWriting, writingBar } from "./caption_writing.js";
 import { el, fill, setText } from "./dom.js";
 import { formatCount } from "./format.js";
 import { address, getJson, postJson } from "./http.js";
 import { t } from "./locale.js";
 import { emit } from "./state.js";
-import { showError, toast } from "./toasts.js";
+import { showError } from "./toasts.js";
 /** @import { CaptionDifference, CaptionRow } from "./captioning" */
+/** @import { CaptionWork } from "./scan" */
 
 // Captions on a page, as the server has it.
 const FULL = 24;
@@ -35,7 +37,8 @@ export class CaptioningDifference {
       this.count,
     );
     this.pager = el("div", { class: "pager" });
-    this.node = el("div", { hidden: true }, this.head, this.problems, this.rows, this.pager);
+    const progress = writingBar("captioning-writing", "Stop");
+    this.node = el("div", { hidden: true }, this.head, progress, this.problems, this.rows, this.pager);
   }
 
   // Whether there is a page of captions to look at; while more come, it needs no haste.
@@ -164,35 +167,18 @@ export class CaptioningDifference {
     this.write.disabled = true;
     await this.saving;
     try {
-      const done = await postJson("/captioning/write");
-      toast(t`${formatCount(done.files, "caption file")} written.`, {
-        action: "Undo",
-        onaction: () => this.undo(done.id),
-        seconds: 30,
-      });
-      this.tellChanged(done.changed);
+      followWriting(await postJson("/captioning/write"), (work) => this.written(work));
     } catch (error) {
       showError(error);
+      this.load();
     }
-    emit("captions", null);
-    this.load();
   }
 
-  async undo(id) {
-    try {
-      const done = await postJson("/captioning/undo", { id });
-      toast(t`${formatCount(done.files, "caption file")} restored.`);
-      this.tellChanged(done.changed);
-    } catch (error) {
-      showError(error);
-    }
+  // Also after an undo: what is not written is offered again.
+  /** @param {CaptionWork} work */
+  written(work) {
+    if (work.state === "failed") showError(new Error(work.text));
     emit("captions", null);
     this.load();
-  }
-
-  /** @param {string[]} paths */
-  tellChanged(paths) {
-    if (!paths.length) return;
-    toast(t`${formatCount(paths.length, "file")} changed meanwhile and left as it is: ${paths[0]}`, { seconds: 20 });
   }
 }

@@ -1,10 +1,12 @@
 // Searches a scan for images that are nearly the same, and shows them side by side.
 
+import { sendRequest } from "./bridge.js";
 import { pathLine } from "./clipboard.js";
 import { el, fill, setText } from "./dom.js";
 import { formatCount, formatWhole } from "./format.js";
 import { address, getJson, postJson } from "./http.js";
 import { t } from "./locale.js";
+import { on } from "./state.js";
 import { showError } from "./toasts.js";
 /** @import { NearState } from "./scan" */
 
@@ -99,14 +101,28 @@ const draw = (state) => {
       : null,
   );
 };
+// Leaves all images of a group but one out of the training, by a setting, or none: with Undo, as for any change.
+const leaveOut = async (scan, group, out) => {
+  try {
+    sendRequest("apply", await postJson("/scan/near/leave", { scan, group, out }));
+  } catch (error) {
+    showError(error);
+  }
+};
+on("draft", () => root.isConnected && /** @type {HTMLDetailsElement} */ (root).open && drawn && watch());
+const leaveButton = (scan, group) => {
+  const text = group.out ? "Keep one, leave the others out" : "Train all of them";
+  return el("button", { class: "small near-leave", onclick: () => leaveOut(scan, group.number, group.out) }, text);
+};
 const groupRow = (scan, group) =>
   el(
     "div",
     { class: "near-group" },
+    leaveButton(scan, group),
     group.items.map((item) =>
       el(
         "figure",
-        { class: "thumb" },
+        { class: item.left ? "thumb left-out" : "thumb" },
         el(
           "button",
           { class: "picture", "aria-label": t`Caption of ${item.name}`, onclick: () => onOpen(scan, item.index) },
@@ -121,6 +137,7 @@ const groupRow = (scan, group) =>
             { class: "note" },
             `${item.width} × ${item.height}${item.same ? t(", the same file again") : ""}`,
           ),
+          item.left ? el("span", { class: "note" }, "left out") : null,
           pathLine(item.path),
         ),
       ),

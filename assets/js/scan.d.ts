@@ -92,12 +92,14 @@ export interface BulkPreview {
   skipped: { name: string; note: string }[];
   skipped_count: number;
 }
-export interface BulkWork {
+export interface CaptionWork {
   state: "idle" | "running" | "done" | "failed" | "cancelled";
   number: number;
   done: number;
   total: number;
   text: string;
+  // Id of the changes that it made; empty for none.
+  made: string;
   seconds_left: number | null;
   undo: { id: string; what: string; files: number; at: number; cut_off: boolean } | null;
 }
@@ -112,7 +114,10 @@ export interface NearState {
   page: number;
   pages: number;
   shown: {
+    number: number;
     count: number;
+    // Whether all but the best one can be left out; else they are.
+    out: boolean;
     items: {
       index: number;
       name: string;
@@ -121,6 +126,9 @@ export interface NearState {
       height: number;
       caption: string;
       same: boolean;
+      // The one that stays when the others are left out.
+      best: boolean;
+      left: boolean;
     }[];
   }[];
 }

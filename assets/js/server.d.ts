@@ -6,7 +6,7 @@ import type { LoraState } from "./lora";
 import type { FinishState, MemoryFacts, TuneState } from "./plan";
 import type { PreviewPlan, PreviewSource, PreviewState } from "./preview";
 import type { QueueState } from "./queue";
-import type { BulkPreview, BulkWork, ImageFacets, ImageLosses, NearState, ScanState, ScannedItems } from "./scan";
+import type { BulkPreview, CaptionWork, ImageFacets, ImageLosses, NearState, ScanState, ScannedItems } from "./scan";
 export interface Problem {
   path: string;
   id: string | null;
@@ -34,8 +34,7 @@ export interface Draft {
   canUndo: boolean;
   canRedo: boolean;
 }
-// Which settings are shown.
-export type Level = "basic" | "all";
+export type Level = "basic" | "all"; // which settings are shown
 export interface Preset {
   name: string;
   builtin: boolean;
@@ -93,6 +92,7 @@ export interface ForeignSettings {
   off: string[];
   wantsDataset: boolean;
   rest: string;
+  own: boolean; // a file of ours, which can be saved as a preset
 }
 export interface Notice {
   text: string;
@@ -353,12 +353,13 @@ export interface Answers {
   "/scan/stop": object;
   "/scan/items": ScannedItems;
   "/scan/tags": ImageFacets;
-  "/scan/bulk": BulkWork;
+  "/scan/bulk": CaptionWork;
   "/scan/bulk/preview": BulkPreview;
-  "/scan/bulk/apply": BulkWork;
-  "/scan/bulk/undo": BulkWork;
-  "/scan/bulk/stop": BulkWork;
+  "/scan/bulk/apply": CaptionWork;
+  "/scan/bulk/undo": CaptionWork;
+  "/scan/bulk/stop": CaptionWork;
   "/scan/near": NearState;
+  "/scan/near/leave": { change: Record<string, unknown> };
   "/scan/near/stop": NearState;
   "/scan/losses": { losses: ImageLosses | null };
   "/scan/caption": {
@@ -376,8 +377,7 @@ export interface Answers {
   "/captioning/cancel": object;
   "/captioning/difference": CaptionDifference;
   "/captioning/choose": object;
-  "/captioning/write": { id: string; files: number; changed: string[] };
-  "/captioning/undo": { files: number; changed: string[] };
+  "/captioning/write": CaptionWork;
   "/queue": QueueState;
   "/queue/set": object;
   "/queue/entry": object;

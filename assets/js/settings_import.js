@@ -1,4 +1,4 @@
-// Imports presets, and settings of other trainers.
+// Imports settings of files: ours, and those of other trainers.
 
 import { sendRequest } from "./bridge.js";
 import { openDialog } from "./dialogs.js";
@@ -53,8 +53,8 @@ document.addEventListener("drop", (event) => {
   }
   sendFile(files[0], importFile);
 });
-// Settings of another trainer: nothing is loaded before a person has seen what changes.
-on("foreign", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
+// Settings of a file: nothing is loaded before a person has seen what changes.
+on("foreign", ({ name, kind, rows, groups, off, wantsDataset, rest, own }) => {
   const box = openDialog(
     t`Import ${name}`,
     el(
@@ -101,6 +101,13 @@ on("foreign", ({ name, kind, rows, groups, off, wantsDataset, rest }) => {
         },
         "Load these settings",
       ),
+      own
+        ? el(
+            "button",
+            { "data-do": "save-import", onclick: () => (box.close(), sendRequest("save-import", { name })) },
+            "Save as preset",
+          )
+        : null,
       wantsDataset
         ? el(
             "button",

@@ -63,7 +63,7 @@ def unknown_name(name: str, section: str | None = None) -> tuple[str, str]:
     shown, since it may be a secret.
     """
     wanted = canonical(name)
-    text = f'there is no setting "{name}"' + (f" in [{section}]" if section else "")
+    text = f'there is no setting "{name}" in [{section}]' if section else f'there is no setting "{name}"'
     declared = by_name().get(wanted)
     if declared is not None and declared.section != section:
         return text, f"It belongs in [{declared.section}]: {declared.path}"

@@ -25,6 +25,7 @@ from backend.dataset.captions import BadCaption
 from backend.dataset.items import count_of, name_files
 
 Progress = Callable[[int, int], None]
+Stopped = Callable[[], bool]
 """Files done and files in all. What it raises ends the changes, and puts back what was written."""
 
 # Files that are written at the same time.
@@ -53,12 +54,14 @@ class CaptionChange:
 class Applied:
     """Changes that were made.
 
-    id: undoes them; "" where nothing changed. files: how many were written. left: changed by others meanwhile.
+    id: undoes them; "" where nothing changed. files: how many were written. left: changed by others meanwhile. rest:
+    how many were not come to, since it was stopped.
     """
 
     id: str
     files: int
     left: tuple[Path, ...] = ()
+    rest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +122,14 @@ def apply(
     *,
     folder: Path | None = None,
     progress: Progress | None = None,
+    stopped: Stopped | None = None,
 ) -> Applied:
     """Make `changes` and return the id that undoes them. Changes without an effect are left out.
 
     Every file is compared with `before` first: when one differs, Refused names it, and nothing is written. Each file
     is written whole; when one can't be written, the others are put back. what: for the list of
-    changes. folder: of the journal, that of the page by default.
+    changes. folder: of the journal, that of the page by default. stopped: asked between some files and the next; once
+    it is true the rest is left as it is, and what is written can be undone as always.
 
     Raises:
         Refused: files that hold something else by now, are no text, or can't hold the caption.
@@ -137,13 +142,18 @@ def apply(
     with journal.locked():
         name = journal.begin(what, planned)
         try:
-            left = _left_by(_write, planned, progress)
+            left, tried = _left_by(_write, planned, progress, stopped)
         except BaseException:
             _left_by(_restore, planned)
             journal.drop(name)
             raise
+        if not tried:
+            journal.drop(name)
+            return Applied("", 0, rest=len(planned))
+        if tried < len(planned):
+            journal.shorten(name, what, planned[:tried])
         journal.end(name, "applied")
-    return Applied(name, len(planned) - len(left), tuple(left))
+    return Applied(name, tried - len(left), tuple(left), len(planned) - tried)
 
 
 def undo(name: str, *, folder: Path | None = None, progress: Progress | None = None) -> Undone:
@@ -164,7 +174,7 @@ def undo(name: str, *, folder: Path | None = None, progress: Progress | None = N
                 failed.append((kept.path, error))
                 return True
 
-        left = _left_by(restore, files, progress)
+        left, _ = _left_by(restore, files, progress)
         if failed:
             raise _not_restored(failed)
         _remove_abandoned(kept.path.parent for kept in files)
@@ -279,17 +289,27 @@ def _bytes_at(path: Path) -> bytes | None:
         return None
 
 
-def _left_by(write: Callable[[Kept], bool], files: Sequence[Kept], progress: Progress | None = None) -> list[Path]:
-    """The files for which `write` is false. Many at a time: each waits for the disk, and a disk takes them together."""
-    left = []
+def _left_by(
+    write: Callable[[Kept], bool],
+    files: Sequence[Kept],
+    progress: Progress | None = None,
+    stopped: Stopped | None = None,
+) -> tuple[list[Path], int]:
+    """The files for which `write` is false, and how many it was called with: fewer than all once it was `stopped`.
+
+    Many at a time: each waits for the disk, and a disk takes them together.
+    """
+    left: list[Path] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="captions") as pool:
         for first in range(0, len(files), _AT_ONCE * 4):
+            if stopped is not None and stopped():
+                return left, first
             part = files[first : first + _AT_ONCE * 4]
             results = zip(part, list(pool.map(write, part)), strict=True)
             left += [kept.path for kept, is_written in results if not is_written]
             if progress is not None:
                 progress(first + len(part), len(files))
-    return left
+    return left, len(files)
 
 
 def _write(kept: Kept) -> bool:

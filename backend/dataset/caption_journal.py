@@ -71,10 +71,17 @@ class Journal:
         """Keep the bytes of `files`; returns the id. WriteFailed when they can't be kept."""
         now = time.time()
         name = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{time.time_ns() % 10**9:09d}"
-        head = {"version": _VERSION, "what": what, "files": len(files), "at": now}
+        self._keep(name, what, now, files)
+        return name
+
+    def shorten(self, name: str, what: str, files: Sequence[Kept]) -> None:
+        """Keep only these of the files of changes that were stopped. WriteFailed when that can't be written."""
+        self._keep(name, what, time.time(), files)
+
+    def _keep(self, name: str, what: str, at: float, files: Sequence[Kept]) -> None:
+        head = {"version": _VERSION, "what": what, "files": len(files), "at": at}
         rows = ({"path": str(f.path), "before": _packed(f.before), "after": _packed(f.after)} for f in files)
         write_atomic(self._file(name), "\n".join(json.dumps(row) for row in (head, *rows)))
-        return name
 
     def end(self, name: str, state: State) -> None:
         """Say what became of the changes, and remove the oldest ones."""

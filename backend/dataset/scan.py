@@ -12,7 +12,7 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_EXCLUDED = "it is one of the excluded images"
 _NO_REPEATS = "its folder has 0 repeats"
 
 # done, total, path of the picture just measured
@@ -60,6 +61,7 @@ def scan(
     more_extensions: Sequence[str] = (),
     caption_lines: bool = False,
     rule: CaptionRule = CaptionRule(),  # noqa: B008 - frozen
+    excluded: Collection[Path] = (),
 ) -> Scan:
     """Find and measure every picture below `folders`; problems are findings, nothing raises for what a folder holds.
 
@@ -67,10 +69,11 @@ def scan(
     so that a second scan only lists files; None keeps none. workers: threads that decode, None for one a core, at most
     8. Sub-folders named `10_name` right below a chosen folder multiply its repeats by that number (0 leaves them out).
     more_extensions: of further caption files of a picture. caption_lines: each line of one is a caption. rule: what
-    changes in captions.
+    changes in captions. excluded: files that are left out, whatever they hold.
     """
     gathered = ScanState(tuple(folders), caption_extension, trigger_word)
     gathered.more_extensions, gathered.caption_lines, gathered.rule = more_extensions, caption_lines, rule
+    gathered.excluded = frozenset(excluded)
     places = _walk_all(gathered)
     # clips and pictures of one list: folders of a run are all scanned for the same family
     clips = any(spec.clips is not None for spec in gathered.folders)
@@ -131,6 +134,7 @@ def scan_dataset(cfg: Config, progress: Progress | None = None, *, cache_dir: Pa
             more_extensions=cfg.captions.more_caption_extensions,
             caption_lines=cfg.captions.caption_lines,
             rule=CaptionRule.of(cfg.captions),
+            excluded=[resolve(path) for path in data.excluded_images or ()],
         )
 
     folders = folder_specs(cfg)
@@ -330,6 +334,8 @@ def _measure_one(path: Path, clips: bool = False) -> tuple[Stamp | None, Measure
 
 def _left_out(picture: ScannedPicture, gathered: ScanState) -> str:
     """Why a picture is not trained on; "" when it is."""
+    if picture.path in gathered.excluded:
+        return _EXCLUDED
     if picture.measured.fault is not None:
         return picture.measured.fault
     if picture.caption_fault is not None:

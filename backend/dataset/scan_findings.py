@@ -124,7 +124,11 @@ def other_files(gathered: ScanState) -> dict[str, int]:
 
 
 def _damaged(gathered: ScanState) -> list[Finding]:
-    bad = [picture for picture in gathered.found if picture.measured.fault is not None]
+    bad = [
+        picture
+        for picture in gathered.found
+        if picture.measured.fault is not None and picture.path not in gathered.excluded
+    ]
     remedy = "It is left out; copy or export it again, or remove it."
     if len(bad) <= _SINGLY:
         return [
@@ -170,7 +174,11 @@ def _closed(gathered: ScanState) -> list[Finding]:
 
 
 def _captions(gathered: ScanState) -> list[Finding]:
-    usable = [picture for picture in gathered.found if picture.measured.fault is None and picture.repeats]
+    usable = [
+        picture
+        for picture in gathered.found
+        if picture.measured.fault is None and picture.repeats and picture.path not in gathered.excluded
+    ]
     result = []
     for picture in usable:
         if picture.caption_fault is not None:

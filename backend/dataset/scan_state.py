@@ -112,5 +112,7 @@ class ScanState:
     """What changes in a caption from time to time."""
     used_tables: dict[str, int] = field(default_factory=dict)
     """Caption table -> pictures that have their caption from it."""
+    excluded: frozenset[Path] = frozenset()
+    """Files that are left out, whatever they hold."""
     broken_tables: dict[str, str] = field(default_factory=dict)
     """Caption table -> why it can't be read."""

@@ -204,6 +204,8 @@ class FamilyFacts(ABC):
     `text_targets`: as `default_targets`, in the text encoders, of a family where these can be trained. `conv_targets`:
     as `default_targets`, the layers that `conv_dim` adds. `diffusers_layers`: module paths (regular expressions for the
     whole path) that diffusers takes from a LoRA file in kohya's layout; None: all of them, empty: none.
+    `diffusers_together`: paths in a block of layers without any of which it refuses such a file; of the groups after
+    the first one, only where the file has one of the group.
     `lora_layers`: paths of the layers whose LoRA other programs load, each a regular expression for the whole path.
     `lora_version`: ``ss_base_model_version`` of LoRA files. `lora_prefix`: diffusers' name of the trained part in them;
     `kohya_native`: kohya files go by the names of `lora_layout` and not by diffusers'. `lora_also`: a layout that other
@@ -241,6 +243,7 @@ class FamilyFacts(ABC):
     text_targets: tuple[str, ...] = ()
     conv_targets: tuple[str, ...] = ()
     diffusers_layers: tuple[str, ...] | None = None
+    diffusers_together: tuple[tuple[str, ...], ...] = ()
     kohya_native: bool = True
     lora_also: Layout | None = None
     checkpoint: Mapping[str, tuple[Layout, str]] = field(default_factory=dict)

@@ -103,6 +103,8 @@ def _add_merge(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     one.add_argument(
         "--lora", metavar="FILE[:STRENGTH]", action="append", required=True, help="a LoRA file; repeatable"
     )
+    text = "names of the keys of one LoRA file (as in the first); also to convert a single file"
+    one.add_argument("--layout", choices=["kohya", "comfyui", "diffusers"], help=text)
     _add_ranks(one, required=False)
     _add_model(one)
     _add_output(one)

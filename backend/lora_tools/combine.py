@@ -40,16 +40,19 @@ def combined(
     choice: RankChoice | None,
     device: torch.device,
     watch: Watch = no_watch,
+    form: Format | None = None,
 ) -> Combined:
     """One LoRA whose change is the sum of these, each times its strength; its numbers are float32.
 
-    choice: of the ranks, None for the sum of them. Keys are those of the first file. Files that have no key in common
-    are brought to one way of naming by the model that they are for, as it was published. Refused for other kinds than
+    choice: of the ranks, None for the sum of them. form: how keys are named, None for as in the first file. Files that
+    have no key in common, and those that get another form, are named by the model that they are for, as it was
+    published. Refused for other kinds than
     LoRA, for LoRAs of two families, and for layers of another size in one file than in another.
     """
     _refuse_two_families([file for file, _ in files])
     first = files[0][0]
-    names = None if _share_names([file for file, _ in files]) else _names_of([file for file, _ in files])
+    keeps = form is None and _share_names([file for file, _ in files])
+    names = None if keeps else _names_of([file for file, _ in files])
     changes = [(_by_stem(file) if names is None else _by_path(file, names), strength) for file, strength in files]
     layers: dict[str, LayerWeights] = {}
     whole, lost = 0.0, 0.0
@@ -65,7 +68,7 @@ def combined(
             b = factors.b.cpu().reshape(b.shape[0], -1, *b.shape[2:])
         layers[stem] = LayerWeights(a, b, 1.0)
     watch(len(stems), len(stems), "")
-    form = _form(first)
+    form = form or _form(first)
     tensors = _with_endings(layers, form) if names is None else in_format(layers, names, form)
     tensors |= _embeddings([file for file, _ in files])
     ranks = {stem: one.rank for stem, one in layers.items()}
@@ -155,8 +158,10 @@ def _names_of(files: Sequence[RawLora]) -> LayerNames:
     stems = {stem: feature_size(file.size(layer).items()) for stem, layer in file.layers.items()}
     guess = guessed_family(stems, file.metadata)
     if guess is None:
-        text = f"{' and '.join(each.path.name for each in files)} name no layer alike, and their family is not known"
-        raise Refused(text, "Give LoRAs of the same base model.")
+        text = (
+            f"the family of {' and '.join(each.path.name for each in files)} is not known, so neither are their names"
+        )
+        raise Refused(text, "Give LoRAs of one family, with the names of one program, and leave out --layout.")
     return guess[2]
 
 

@@ -93,6 +93,8 @@ def merge(options: argparse.Namespace, console: Console) -> int:
     device = _device(options.device)
     paths = tuple(path for path, _ in choices)
     if options.base is not None:
+        if options.layout is not None:
+            raise Refused("--layout names the keys of a LoRA file, and --base writes a model", "Leave out one of them.")
         if options.rank is not None or options.keep is not None:
             raise Refused("--rank and --keep are for one LoRA of several", "Leave them out, or leave out --base.")
         base_path = resolve(options.base)
@@ -108,7 +110,8 @@ def merge(options: argparse.Namespace, console: Console) -> int:
     files = [(read_raw(path), strength) for path, strength in choices]
     choice = _choice(options) if options.rank is not None or options.keep is not None else None
     with _progress(console) as watch:
-        result = combined(files, choice, device, watch)
+        form = None if options.layout is None else check_format(options.layout)
+        result = combined(files, choice, device, watch, form)
     tensors = formatted(result.tensors, PRECISIONS[options.precision])
     check_room(out, sum(value.nbytes for value in tensors.values()))
     write_lora(out, tensors, result.metadata)

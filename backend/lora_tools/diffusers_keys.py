@@ -65,6 +65,13 @@ def diffusers_verdict(
     try:
         with _quiet():
             state, kept = _converted(pipeline, tensors, denoiser)
+    except KeyError as error:
+        text = (
+            f"its converter looks for {error.args[0] if error.args else 'a key'}: it takes a file of these names only "
+            "with all layers of each block."
+        )
+        note = "It takes any layers under its own names: launcher.py lora merge --lora FILE --layout diffusers."
+        return Verdict(program="diffusers", total=total, error=text, note=note)
     except Exception as error:  # whatever the converter raises, it is what a person would see
         text = " ".join(str(error).split()) or type(error).__name__
         return Verdict(program="diffusers", total=total, error=f"its converter says: {text[:300]}")

@@ -9,9 +9,10 @@ from backend.compile.model_compiler import torch_version
 from backend.config.packages import install_remedy, load_problem
 from backend.config.schema import Config
 from backend.config.sections.memory import MemorySection
+from backend.plan.memory.machine import PRODUCT_CAPABILITY
 from backend.plan.memory.weight_bytes import stored_as
 
-_NEEDS = {"int8": ((8, 0), "an Ampere GPU or newer"), "fp8": ((8, 9), "an Ada or Hopper GPU or newer")}
+_NEEDED_WORDS = {"int8": "an Ampere GPU or newer", "fp8": "an Ada or Hopper GPU or newer"}
 
 # Triton has no fp8 of this kind before Ada; from this torch on, inductor reads its bytes by itself there.
 _FP8_AS_BYTES = (2, 13)
@@ -26,7 +27,7 @@ def quantization_problem(kind: str | None, compute: str, device: torch.device) -
         return f"nf4 needs the package bitsandbytes, which {problem}"
     if compute == "bf16" or device.type != "cuda":
         return ""
-    needed, words = _NEEDS[compute]
+    needed, words = PRODUCT_CAPABILITY[compute], _NEEDED_WORDS[compute]
     capability = torch.cuda.get_device_capability(device)
     if capability >= needed:
         return ""
@@ -38,7 +39,7 @@ def quantization_problem(kind: str | None, compute: str, device: torch.device) -
 def support_by_format(device: torch.device) -> dict[str, str]:
     """Every format and 8-bit product -> why `device` or this installation can't do it, "" where it can."""
     return {"nf4": quantization_problem("nf4", "bf16", device)} | {
-        name: quantization_problem(None, name, device) for name in _NEEDS
+        name: quantization_problem(None, name, device) for name in PRODUCT_CAPABILITY
     }
 
 
@@ -73,7 +74,7 @@ def fp8_compile_warnings(cfg: Config, device: torch.device) -> list[Problem]:
     compiles = cfg.compile.compile and cfg.compile.compile_backend == "inductor"
     if kind != "fp8" or not compiles or device.type != "cuda" or torch_version() >= _FP8_AS_BYTES:
         return []
-    if torch.cuda.get_device_capability(device) >= _NEEDS["fp8"][0]:
+    if torch.cuda.get_device_capability(device) >= PRODUCT_CAPABILITY["fp8"]:
         return []
     name, torch_is = torch.cuda.get_device_name(device), ".".join(map(str, torch_version()))
     text = f"torch {torch_is} can't compile fp8 weights for {name}: their blocks will run eagerly, slower"

@@ -63,7 +63,7 @@ class Tensorwise(Optimizer):
         keeper: StateKeeper | None = None,
         compiled: bool = False,
     ) -> None:
-        self.fused, self.longest, self._keeper, self._compiled = fused, longest, keeper, compiled
+        self.fused, self.longest, self._keeper, self.compiled = fused, longest, keeper, compiled
         self._live: dict[nn.Parameter, nn.Parameter] = {}
         self._squares: list[Tensor] = []
         self._numbers: dict[int, dict[str, Any]] = {}
@@ -107,7 +107,7 @@ class Tensorwise(Optimizer):
             self._keeper.lend(weight, state[shadow])
         try:
             group = self.param_groups[self._group_of[shadow]]
-            if self._compiled and _steps_stored(self.inner, group):
+            if self.compiled and _steps_stored(self.inner, group):
                 self.inner.step_stored(group, weight.detach(), weight.grad, state[shadow])
             else:
                 self._move_shadow(shadow, weight)
@@ -139,7 +139,7 @@ class Tensorwise(Optimizer):
 
     def _store(self, weight: Tensor, value: Tensor) -> None:
         """Set `weight` to `value`, rounded at random."""
-        (_compiled_store() if self._compiled else store)(weight, value)
+        (_compiled_store() if self.compiled else store)(weight, value)
 
     @property
     def _group_of(self) -> dict[nn.Parameter, int]:

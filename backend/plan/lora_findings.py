@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from backend.config.layer_patterns import included
@@ -40,6 +40,7 @@ def lora_findings(cfg: Config, facts: FamilyFacts, layers: Iterable[str]) -> Ite
         yield Finding("dora_elsewhere", "note", _DORA, remedy, (), "network.network_type")
     if layout != "kohya" or kind not in ("lora", "dora") or not facts.diffusers_layers:
         return
+    layers = list(layers)
     patterns = [re.compile(pattern) for pattern in facts.diffusers_layers]
     lost = [path for path in layers if not any(pattern.fullmatch(path) for pattern in patterns)]
     if lost:
@@ -49,3 +50,25 @@ def lora_findings(cfg: Config, facts: FamilyFacts, layers: Iterable[str]) -> Ite
         )
         remedy = "For diffusers set save_layout to diffusers, or exclude these layers."
         yield Finding("diffusers_leaves_out", "warning", text, remedy, (), "saving.save_layout")
+    elif lacking := lacking_for_diffusers(facts, layers):
+        text = (
+            f"diffusers refuses a LoRA file in kohya's layout that has not all layers of each block, and this run "
+            f"leaves out {count_of(len(lacking), 'layer')} ({', '.join(lacking[:3])})"
+        )
+        remedy = "For diffusers set save_layout to diffusers, or train these layers too."
+        yield Finding("diffusers_refuses", "warning", text, remedy, (), "saving.save_layout")
+
+
+def lacking_for_diffusers(facts: FamilyFacts, layers: Collection[str]) -> list[str]:
+    """Module paths without which diffusers refuses a kohya file with these layers, in all blocks up to the last one."""
+    attributes = "|".join(block.attribute for block in facts.block_classes)
+    places = [match for path in layers if (match := re.fullmatch(rf"({attributes})\.(\d+)\.(.+)", path))]
+    own = {match[3] for match in places}
+    groups = facts.diffusers_together
+    needed = [path for at, group in enumerate(groups) if not at or own & {*group} for path in group]
+    last: dict[str, int] = {}
+    for match in places:
+        last[match[1]] = max(last.get(match[1], 0), int(match[2]))
+    every = (f"{name}.{n}.{path}" for name, end in last.items() for n in range(end + 1) for path in needed)
+    known = set(layers)
+    return [path for path in every if path not in known]

@@ -18,8 +18,10 @@ from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.config.experts import SIDES, Turns, boundary_of, expert_file, sides_of, turns_of
 from backend.config.layer_patterns import by_rate
+from backend.config.schema import Config
 from backend.config.sections.network import NetworkSection
 from backend.config.sections.training import TrainingSection
+from backend.config.tensor_steps import compiles_steps
 from backend.families.files.parts import Part
 from backend.families.spec import Side
 from backend.lora import loraplus
@@ -114,9 +116,7 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
         swap = swap_blocks(denoiser, inputs.running_order(denoiser), cfg, inputs.device, events, stack)
     if isinstance(weights, FullWeights):
         weights.swap = swap
-        # on the CPU, where steps are to the last bit what they were, little is gained
-        compiled = cfg.compile.compile and inputs.device.type == "cuda"
-        optimizer = weights.optimizer(cfg.network, cfg.optimizer, compiled)
+        optimizer = own_optimizer(weights, cfg, inputs.device)
     else:
         optimizer = optimizer_of(cfg.optimizer, _by_rate(weights, inputs, encoders))
     norms = _after_steps(optimizer, weights, cfg.network.scale_weight_norms)
@@ -138,6 +138,11 @@ def load_trainable(inputs: Inputs, accelerator: Accelerator, events: EventWriter
     if turns is not None:
         trainable.experts = _experts(inputs, trainable, turns, events, stack)
     return trainable
+
+
+def own_optimizer(weights: FullWeights, cfg: Config, device: torch.device) -> torch.optim.Optimizer:
+    """The optimizer of a whole denoiser, whose steps are compiled where that is worth it."""
+    return weights.optimizer(cfg.network, cfg.optimizer, compiles_steps(cfg.compile, device.type == "cuda"))
 
 
 def _experts(inputs: Inputs, trainable: Trainable, turns: Turns, events: EventWriter, stack: ExitStack) -> Experts:

@@ -1,12 +1,13 @@
-"""Changes captions of many images on an open page, and undoes it."""
+"""Changes captions of many images on an open page, leaves near-duplicates out, and undoes it."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import wait_for
+from tests.browser.conftest import go_to, wait_for
 
 
 def captions_are_changed_together(page: Page, folder: Path) -> None:
@@ -49,3 +50,22 @@ def captions_are_changed_together(page: Page, folder: Path) -> None:
     page.click("#filter-clear")
     expect(page.locator("#thumbs [data-caption='1']")).to_have_text("a written caption")
     expect(page.locator("#bulk-undo")).to_have_count(0)
+
+
+def near_duplicates_are_left_out(page: Page) -> None:
+    """Of the same images, three groups of which look alike; undone like any change of the form."""
+    page.locator("#near-root > summary").click()
+    page.click("#near-start")
+    groups = page.locator(".near-group")
+    expect(groups).to_have_count(3)
+    leave, excluded = groups.first.locator(".near-leave"), page.locator("#f-dataset-excluded_images textarea")
+    leave.click()
+    expect(leave).to_have_text("Train all of them")
+    expect(groups.first.locator(".left-out")).to_have_count(1)
+    # the larger one stays
+    go_to(page, "dataset.excluded_images")
+    expect(excluded).to_have_value(re.compile(r"^\S*picture_1\.png$"))
+    expect(groups.nth(1).locator(".near-leave")).to_have_text("Keep one, leave the others out")
+    page.locator(".toast", has_text="Excluded images").get_by_text("Undo").click()
+    expect(leave).to_have_text("Keep one, leave the others out")
+    expect(excluded).to_have_value("")

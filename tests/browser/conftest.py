@@ -363,11 +363,12 @@ def caption_by_model(page: Page, folder: Path) -> None:
     rows.nth(1).locator("input").uncheck()
     rows.nth(2).locator("textarea").fill("by hand")
     page.locator("#captioning-write").click()
-    expect(page.locator(".toast").last).to_contain_text("7 caption files written")
+    expect(page.locator(".toast").last).to_contain_text("Caption files written: 7.")
     after = {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")}
     assert sum(text.startswith("zyx, ") for text in after.values()) == 6 and "by hand" in after.values()
     expect(page.locator("#thumbs [data-caption='2']")).to_have_text("by hand")
     expect(rows).to_have_count(1)
+    expect(page.locator("#captioning-writing")).to_be_hidden()
     page.locator(".toast").last.get_by_text("Undo").click()
     expect(rows).to_have_count(8)
     assert {path.name: path.read_text("utf-8") for path in folder.glob("*.txt")} == before

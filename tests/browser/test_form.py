@@ -12,7 +12,7 @@ from backend.config.schema import settings
 from backend.runs.folder import Run
 from backend.runs.picture_table import PictureId, PictureTable, write_table
 from gui import fields
-from tests.browser.bulk_captions import captions_are_changed_together
+from tests.browser.bulk_captions import captions_are_changed_together, near_duplicates_are_left_out
 from tests.browser.conftest import Server, Watched, caption_by_model, field, go_to, load_preset, tab, type_in
 from tests.gui.conftest import make_run
 
@@ -186,7 +186,9 @@ def test_a_file_is_imported_or_its_mistakes_are_told(page: Page, tmp_path: Path)
             page.click("#import")
         chooser.value.set_files(path)
         if path is good:
-            expect(page.locator(".toast").last).to_contain_text("was imported")
+            expect(page.locator("dialog[open]")).to_contain_text("Read as settings of Monotile.")
+            page.click("[data-do=save-import]")
+            expect(page.locator(".toast").last).to_contain_text("Saved as “good one”.")
     expect(page.locator(".dialog .bad-list li")).to_have_count(2)
     expect(page.locator(".dialog .bad-list")).to_contain_text("Line 2")
     expect(page.locator(".dialog .bad-list")).to_contain_text("network_dim")
@@ -296,6 +298,7 @@ def test_folders_and_prompts_are_edited_in_rows(page: Page, server: Server, imag
     expect(page.locator("#thumbs [data-caption='1']")).to_have_text("a written caption")
     assert any(file.read_text("utf-8") == "a written caption" for file in image_folder.glob("*.txt"))
     captions_are_changed_together(page, image_folder)
+    near_duplicates_are_left_out(page)
     images_are_sorted_by_what_a_run_measured(page, run)
     caption_by_model(page, image_folder)
     tab(page, "Compile")

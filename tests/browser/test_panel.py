@@ -39,6 +39,31 @@ def panel(page: Page, tmp_path: Path) -> tuple[Page, Run]:
     return page, run
 
 
+# Whether what is drawn of the smoothed loss has its middle in that of the loss chart.
+IN_THE_MIDDLE = """() => {
+  const canvas = document.querySelector("#loss-plot canvas"), over = document.querySelector("#loss-plot .u-over");
+  if (!canvas || !over) return false;
+  const copy = document.createElement("canvas");
+  [copy.width, copy.height] = [canvas.width, canvas.height];
+  const drawn = copy.getContext("2d", { willReadFrequently: true });
+  drawn.fillStyle = getComputedStyle(document.body).getPropertyValue("--mt-accent").trim();
+  drawn.fillRect(0, 0, 1, 1);
+  const [red, green, blue] = drawn.getImageData(0, 0, 1, 1).data;
+  drawn.drawImage(canvas, 0, 0);
+  const area = over.getBoundingClientRect(), whole = canvas.getBoundingClientRect();
+  const scale = canvas.width / whole.width;
+  const [left, top] = [area.left - whole.left, area.top - whole.top].map((px) => Math.round(px * scale));
+  const [width, height] = [area.width, area.height].map((px) => Math.round(px * scale));
+  const data = drawn.getImageData(left, top, width, height).data;
+  let [count, across, down] = [0, 0, 0];
+  for (let at = 0; at < width * height; at++) {
+    if (data[4 * at] !== red || data[4 * at + 1] !== green || data[4 * at + 2] !== blue) continue;
+    count += 1, across += at % width, down += Math.floor(at / width);
+  }
+  return count > 0 && [across / count / width, down / count / height].every((share) => Math.abs(share - 0.5) < 0.04);
+}"""
+
+
 def test_a_zoom_stays_while_the_run_goes_on(panel: tuple[Page, Run]) -> None:
     page, run = panel
     over = page.locator("#loss-plot .u-over")
@@ -66,6 +91,11 @@ def test_a_zoom_stays_while_the_run_goes_on(panel: tuple[Page, Run]) -> None:
     page.locator("#log-scale").check()
     page.locator("#smoothing").fill("0")
     expect(page.locator("#loss-plot canvas")).to_have_count(1)
+    # the axes of one step open around it, so that its point is in the middle of both
+    page.locator("#log-scale").uncheck()
+    single = make_run(run.path.parent, "single", steps=1)
+    page.select_option("#run-picker", single.name, timeout=30_000)
+    page.wait_for_function(IN_THE_MIDDLE, timeout=10_000)
 
 
 # Drops a settings file of another trainer on the page.
@@ -115,6 +145,16 @@ def test_the_page_is_shown_in_german_and_back_with_what_was_typed(panel: tuple[P
     expect(page.locator("dialog[open] > .note, dialog[open] .note").first).to_contain_text("Argumente von sd-scripts")
     page.keyboard.press("Escape")
     expect(left).to_have_count(0)
+    # and what is wrong in a file of ours
+    page.evaluate(DROPPED, '[network]\nnetwork_dimm = 4\nnetwork_alpha = "x"\n')
+    expect(page.locator("dialog[open] .bad-list li")).to_have_text(
+        [
+            "Zeile 2: network.network_dimm: Es gibt keine Einstellung „network_dimm“ in [network]. "
+            "Ist network.network_dim gemeint?",
+            'Zeile 3: network.network_alpha: Muss eine Zahl sein, nicht "x". network_alpha = 16.0 schreiben.',
+        ]
+    )
+    page.keyboard.press("Escape")
     choose_language(page, "en")
     go_to(page, "saving.output_dir")
     expect(folder.get_by_text("Output folder", exact=True)).to_be_visible()

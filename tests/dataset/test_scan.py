@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from backend.config.schema import Config
 from backend.dataset import scan as scanning
 from backend.dataset.images import BadImage, probe
 from backend.dataset.items import Finding, Scan
-from backend.dataset.scan import scan
+from backend.dataset.scan import scan, scan_dataset
 from backend.dataset.scan_state import FolderSpec
 from tests.tiny.pictures import BLUE, RED, cut_off, noise_jpeg, picture, turned_jpeg, with_caption
 
@@ -40,6 +41,22 @@ def test_items_carry_all_that_later_steps_need(tmp_path: Path) -> None:
     assert (item.caption, item.caption_path, item.has_alpha) == ("a red field", tmp_path / "a.txt", False)
     assert result.problems == []
     assert (result.pictures, result.captions) == (1, 1)
+
+
+def test_excluded_files_are_listed_and_nothing_else_is_said_of_them(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with_caption(picture(tmp_path / f"{name}.png"), f"a field {name}")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    picture(tmp_path / "bare.png")
+    names = ("b.png", "broken.png", "bare.png", "not there.png")
+    data = {"folders": [{"path": str(tmp_path)}], "excluded_images": [str(tmp_path / name) for name in names]}
+    dataset = scan_dataset(Config.model_validate({"dataset": data}), cache_dir=tmp_path / "cache").train
+    assert [item.path.name for item in dataset.items] == ["a.png"]
+    left_out = {Path(path).name: why for path, why in dataset.left_out}
+    assert left_out == dict.fromkeys(names[:3], "it is one of the excluded images")
+    assert not {"unreadable", "no_caption", "orphans"} & kinds(dataset)
+    whole = scan([FolderSpec(tmp_path)])
+    assert kinds(whole) > kinds(dataset) and len(whole.items) == 3
 
 
 def test_d1_turned_photo_has_the_turned_size(tmp_path: Path) -> None:

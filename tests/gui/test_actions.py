@@ -176,11 +176,22 @@ def test_a_data_set_file_leaves_the_rest_of_the_form(actions: Actions) -> None:
     assert "/before" in str(actions.draft.now.values["dataset.folders"]), "the family of the form edits"
 
 
-def test_an_imported_file_becomes_a_preset(actions: Actions) -> None:
-    send(actions, b"[network]\nnetwork_dim = 12\n")
+def test_a_file_of_ours_is_shown_and_loaded_or_saved_as_a_preset(actions: Actions) -> None:
+    brought = send(actions, b"[network]\nnetwork_dim = 12\n").message["foreign"]
+    assert brought["own"] and brought["kind"] == "settings of Monotile"
+    assert ("Network rank (dim)", "12") in {(row["label"], row["after"]) for row in brought["rows"]}
+    assert not actions.shelf.user.exists() and actions.draft.now.values["network.network_dim"] != "12"
+    assert ask(actions, "save-import", name="another").message["notice"]["kind"] == "error"
+    ask(actions, "save-import", name="from a friend")
     assert presets.find("from a friend", actions.shelf).path.read_bytes() == b"[network]\nnetwork_dim = 12\n"
+    assert ask(actions, "take-import", name="from a friend").reload
+    assert actions.draft.now.values["network.network_dim"] == "12"
     send(actions, b"[network]\nnetwork_dim = 13\n", "../../from a friend")
+    ask(actions, "save-import", name="../../from a friend")
     assert sorted(p.parent for p in actions.shelf.user.rglob("*.toml")) == [actions.shelf.user] * 2
+    # another program's settings are no preset before they are loaded
+    assert not send(actions, b'network_module = "networks.lora_flux"\n').message["foreign"]["own"]
+    assert ask(actions, "save-import", name="from a friend").message["notice"]["kind"] == "error"
 
 
 @pytest.mark.parametrize(

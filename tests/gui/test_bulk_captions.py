@@ -9,13 +9,21 @@ import pytest
 from PIL import Image
 
 from backend.base.errors import Refused
-from backend.config.schema import Config
+from backend.config.schema import Config, with_values
+from backend.dataset import caption_changes
 from backend.dataset.caption_edits import Edit
+from backend.dataset.caption_journal import Kept
 from backend.dataset.scan import scan_dataset
-from gui import dataset_scan
+from backend.runs.captioning.folder import Result, ResultFolder
+from backend.runs.captioning.request import CaptionOptions, CaptionRequest
+from backend.runs.captioning.targets import targets_of
+from gui import dataset_scan, near_duplicates
 from gui.bulk_captions import BulkCaptions, difference
+from gui.caption_job import CaptionJob
+from gui.caption_writing import CaptionWriter
 from gui.dataset_scan import PageScan
 from gui.image_filter import ImageFilter, ImageIndex
+from gui.near_duplicates import NearDuplicates
 
 CAPTIONS = {"a": "cat, red hat", "b": "cat, tree", "c": "dog,tree", "d": ""}
 
@@ -44,9 +52,9 @@ def scan(tmp_path: Path) -> PageScan:
 
 
 def ended(bulk: BulkCaptions) -> str:
-    while bulk.work.state == "running":
+    while bulk.writer.work.state == "running":
         time.sleep(0.01)
-    return bulk.work.text
+    return bulk.writer.work.text
 
 
 def names(scan: PageScan, numbers: list[int] | None) -> str:
@@ -90,12 +98,12 @@ def test_images_are_filtered_and_their_tags_counted(scan: PageScan, monkeypatch:
 
 
 def test_a_change_is_shown_made_and_undone_by_another_page(scan: PageScan) -> None:
-    folder, bulk = scan.items[0].path.parent, BulkCaptions(scan)
+    folder, bulk = scan.items[0].path.parent, BulkCaptions(CaptionWriter(scan))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     preview = bulk.preview(Edit(kind="rename", find="cat", text="lynx"), range(5))
     assert [row["name"] for row in bulk.facts(preview.id, 0)["rows"]] == ["a.png", "b.png", "e.png"]
     bulk.start(preview.id)
-    assert ended(bulk) == "Rename “cat” to “lynx”: 3 files changed."
+    assert ended(bulk) == "Rename “cat” to “lynx”. Files changed: 3."
     assert [scan.items[number].caption for number in (0, 1, 4)] == [
         f"zo, lynx, {tag}" for tag in ("red hat", "tree", "moon")
     ]
@@ -106,20 +114,91 @@ def test_a_change_is_shown_made_and_undone_by_another_page(scan: PageScan) -> No
     preview = bulk.preview(Edit(kind="add", text="rain", at_end=False), [2, 3])
     (folder / "c.txt").write_text("a wolf")
     bulk.start(preview.id)
-    assert "c.txt" in ended(bulk) and bulk.work.state == "failed" and not (folder / "d.txt").exists()
+    assert "c.txt" in ended(bulk) and bulk.writer.work.state == "failed" and not (folder / "d.txt").exists()
     (folder / "c.txt").write_bytes(before["c.txt"])
     bulk.start(bulk.preview(Edit(kind="add", text="rain, dog", at_end=False), [2, 3]).id)
-    assert "2 files" in ended(bulk)
+    assert "Files changed: 2." in ended(bulk)
     assert ((folder / "c.txt").read_text(), (folder / "d.txt").read_text()) == ("rain, dog,tree", "rain, dog")
-    other = BulkCaptions(scan)
+    other = BulkCaptions(CaptionWriter(scan))
     for words in ("Add “rain, dog” in front", "Rename “cat” to “lynx”"):
-        entry = other.facts_of_work()["undo"]
+        entry = other.writer.facts()["undo"]
         assert entry["what"] == words
-        other.start_undo(entry["id"])
+        other.writer.start_undo(entry["id"])
         ended(other)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [item.caption for item in scan.items][3:] == ["zo", "zo, cat, moon"]
-    assert other.facts_of_work()["undo"] is None
+    assert other.writer.facts()["undo"] is None
+
+
+def test_a_models_captions_that_are_stopped_stay_as_far_as_written_and_are_undone(
+    scan: PageScan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [item.path for item in scan.items]
+    folder = images[0].parent
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    results = ResultFolder(tmp_path / "captions" / ("0" * 16))
+    targets = tuple(targets_of(scan.items, ".txt", "replace"))
+    results.begin(CaptionRequest(options=CaptionOptions(model="m", existing="replace"), targets=targets))
+    stamps = {path: path.stat() for path in images}
+    results.append(
+        Result(image=str(path), size=stamp.st_size, changed_ns=stamp.st_mtime_ns, text=f"new {path.stem}")
+        for path, stamp in stamps.items()
+    )
+    writer = CaptionWriter(scan)
+    job, bulk = CaptionJob(writer, tmp_path), BulkCaptions(writer)
+    write, refusals = caption_changes._write, []
+
+    def stopping(kept: Kept) -> bool:
+        try:
+            writer.start_undo("another")
+        except Refused as refused:
+            refusals.append(str(refused))
+        writer.work.stop.set()
+        return write(kept)
+
+    # four files at a time, and a stop while the first four are written
+    monkeypatch.setattr(caption_changes, "_AT_ONCE", 1)
+    monkeypatch.setattr(caption_changes, "_write", stopping)
+    assert job.difference(0)["count"] == 5
+    job.write()
+    assert ended(bulk) == "Caption files written: 4. Stopped; files that are not written: 1."
+    assert len(refusals) == 4 and all("being changed" in text for text in refusals)
+    facts = writer.facts()
+    assert (facts["done"], facts["total"], facts["undo"]["files"], facts["made"]) == (4, 5, 4, facts["undo"]["id"])
+    assert [row["name"] for row in job.difference(0)["rows"]] == ["e.png"], "the rest is still offered"
+    assert [item.caption for item in scan.items[:4]] == [f"zo, new {name}" for name in "abcd"]
+    writer.start_undo(facts["undo"]["id"])
+    assert ended(bulk) == "Files restored: 4."
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_all_but_the_best_of_a_group_are_left_out_and_brought_back(
+    scan: PageScan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a real search: all five are flat and dark."""
+    monkeypatch.setattr(near_duplicates, "_MEMORY", tmp_path / "c")
+    scan.folder.mkdir()
+    near = NearDuplicates(scan)
+    assert near.start()
+    while near.job.state == "running":
+        time.sleep(0.02)
+    (group,) = near.facts(0)["shown"]
+    best = next(item for item in group["items"] if item["best"])
+    # of the largest ones the first with a caption
+    assert (best["name"], group["count"], group["out"]) == ("b.png", 5, True)
+    others = [item["path"] for item in group["items"] if not item["best"]]
+    setting = "dataset.excluded_images"
+    assert near.change(scan.number, 0, ["/elsewhere.png", others[0]], True) == {setting: ["/elsewhere.png", *others]}
+    (group,) = near.facts(0, others)["shown"]
+    assert not group["out"] and [item["name"] for item in group["items"] if item["left"]] == [
+        Path(path).name for path in others
+    ]
+    assert near.change(scan.number, 0, others, False) == {setting: None}
+    assert near.change(scan.number + 1, 0, [], True) is None and near.change(scan.number, 1, [], True) is None
+    # what is left out is out of the next scan, and so is the group
+    cfg = with_values(scan._config, {setting: others})
+    assert [item.path.name for item in scan_dataset(cfg).train.items] == ["b.png"]
+    assert scan.facts(cfg)["result"]["stale"] and not scan.facts(scan._config)["result"]["stale"]
 
 
 def test_texts_are_edited_and_wrong_expressions_end(scan: PageScan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +212,7 @@ def test_texts_are_edited_and_wrong_expressions_end(scan: PageScan, monkeypatch:
     ):
         assert edit.of_all([text]) == [after], edit
     assert difference("a red cat", "a blue cat") == [["same", "a "], ["old", "red"], ["new", "blue"], ["same", " cat"]]
-    bulk = BulkCaptions(scan)
+    bulk = BulkCaptions(CaptionWriter(scan))
     with pytest.raises(Refused, match="not valid"):
         bulk.preview(Edit(kind="replace", find="(", regex=True), [0])
     # the page goes on while an expression takes for ever

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -256,10 +257,15 @@ def test_a_card_is_read_from_the_drivers_tool(tmp_path: Path, monkeypatch: pytes
     if sys.platform == "win32":
         pytest.skip("a shell script stands for the driver's tool")
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA GeForce RTX 3060, 12288, 11000, 570.1'\necho 'odd line'\n")
+    name, cells = "NVIDIA GeForce RTX 3060", "12288, 11000, 570.1"
+    tool.write_text(f"#!/bin/sh\necho '{name}, {cells}, 8.6'\necho 'odd line'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert installed_gpus() == [Gpu("NVIDIA GeForce RTX 3060", 12288 * 2**20, 11000 * 2**20, "570.1")]
+    gpu = Gpu(name, 12288 * 2**20, 11000 * 2**20, "570.1", capability=(8, 6))
+    assert installed_gpus() == [gpu]
+    # an old one refuses a question that it doesn't know
+    tool.write_text(f"#!/bin/sh\ncase $1 in *compute_cap*) exit 2;; esac\necho '{name}, {cells}'\n")
+    assert installed_gpus() == [replace(gpu, capability=None)]
 
 
 def test_the_memory_of_the_form_s_run_is_estimated(page: Page, application: Any, tiny_flux: Path) -> None:

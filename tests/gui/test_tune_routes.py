@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,9 @@ def test_the_picture_shows_each_candidate_that_ran() -> None:
     drawn = pareto_plot(ROWS, 2)
     assert drawn.count("<circle") == 3 and drawn.count('class="point best"') == 1 and "<polyline" in drawn
     assert "not &lt;compiled&gt;: 25 min, 12.0 GB" in drawn and "batch 4" not in drawn
+    # the axes open beyond the points, none of which lies on a border
+    places = [tuple(map(float, place)) for place in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', drawn)]
+    assert len(places) == 3 and all(100 < x < 666 and 26 < y < 204 for x, y in places), places
     alike = [row(number, "x", 60.0, 1.0) for number in range(2)]
     assert pareto_plot(alike, 0).count('class="value"') == 1, "a number that would cover another is left out"
     assert pareto_plot(ROWS[:1], 0) == ""

@@ -24,7 +24,7 @@ from backend.lora.inject import Lora, find_targets, inject, is_large
 from backend.lora.load import read_lora
 from backend.lora.save import LayerWeights, check_savable, file_tensors, in_format, write_lora
 from backend.models.common.base_weights import difference
-from backend.plan.lora_findings import lora_findings
+from backend.plan.lora_findings import lacking_for_diffusers, lora_findings
 from tests.tiny import anima, flux, framepack, hunyuan_video, qwen_image, sd3, sdxl, wan
 
 DENOISERS: dict[str, Callable[[], nn.Module]] = {
@@ -164,6 +164,25 @@ def test_the_plan_names_the_layers_that_diffusers_takes_from_no_kohya_file(name:
     assert all(f"{len(wanted)} layers" in finding.text and "save_layout" in finding.remedy for finding in notices)
     assert not list(lora_findings(settings(name, saving={"save_layout": "diffusers"}), facts, layers))
     assert not list(lora_findings(settings(name), facts, taken))
+    # and what it refuses without a layer that it looks for
+    for lacking in sorted(taken)[:1] + sorted(taken)[-1:]:
+        rest = taken - {lacking}
+        try:
+            read(in_format({path: halves(model.get_submodule(path)) for path in rest}, names, "kohya"), **options)
+        except KeyError:
+            (notice,) = lora_findings(settings(name), facts, rest)
+            assert notice.kind == "diffusers_refuses" and f"1 layer ({lacking})" in notice.text
+        else:
+            assert not list(lora_findings(settings(name), facts, rest)), lacking
+
+
+def test_diffusers_needs_what_is_read_of_the_picture_only_where_a_layer_of_it_is_trained() -> None:
+    facts = family("wan_i2v")
+    layers = {f"blocks.{n}.{path}" for n in (0, 1) for path in facts.default_targets}
+    assert not lacking_for_diffusers(facts, layers)
+    assert not lacking_for_diffusers(facts, {path for path in layers if ".add_" not in path})
+    assert lacking_for_diffusers(facts, layers - {"blocks.1.attn2.add_v_proj"}) == ["blocks.1.attn2.add_v_proj"]
+    assert len(lacking_for_diffusers(facts, {"blocks.2.ffn.net.2"})) == 29
 
 
 def settings(name: str, **changes: dict[str, object]):

@@ -322,6 +322,8 @@ def test_diffusers_loads_what_check_says(tiny_flux: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize("name", ["flux", "wan", "qwen_image", "hunyuan_video", "sd3", "anima", "sd15"])
 def test_a_file_of_the_published_model_needs_no_base(name: str, tmp_path: Path, capsys) -> None:
     """A LoRA of one layer of the real size, as the trainer writes it for ComfyUI: the family is known by its names."""
+    from diffusers import WanPipeline
+
     from backend.lora.save import LayerWeights, in_format
     from backend.lora_tools.base_models import published
 
@@ -344,6 +346,15 @@ def test_a_file_of_the_published_model_needs_no_base(name: str, tmp_path: Path, 
     assert other["ignored"] == [] and other["error"] is None
     if facts.diffusers_layers is None or name in ("flux", "wan"):
         assert answers["diffusers"]["ignored"] == [] and answers["diffusers"]["error"] is None, answers["diffusers"]
+    if name == "wan":
+        some = {path: layer for path, layer in layers.items() if not path.endswith("attn1.to_q")}
+        safetensors.torch.save_file(in_format(some, names, "kohya"), path)
+        refused = verdicts(path, capsys)["diffusers"]
+        assert "blocks_0_self_attn_q" in refused["error"] and "merge --lora FILE --layout diffusers" in refused["note"]
+        out = tmp_path / "out.safetensors"
+        run("merge", "--lora", path, "--layout", "diffusers", "--out", out, "--precision", "fp32")
+        converted, wanted = safetensors.torch.load_file(out), in_format(some, names, "diffusers")
+        assert all(value.equal(wanted[key]) for key, value in WanPipeline.lora_state_dict(converted).items())
 
 
 def test_wrong_input_is_named(tiny_flux: Path, tiny_sdxl: Path, flux_files: dict[str, Path], tmp_path: Path) -> None:

@@ -11,15 +11,22 @@ import pytest
 import torch
 from torch import nn
 
+from backend.config.schema import Config
+from backend.config.tensor_steps import moves_stored
 from backend.families.files.base_model import BaseModelFiles
+from backend.families.flux.facts import FACTS as FLUX
 from backend.models.family_classes import load_family
+from backend.optimizers.adafactor import Adafactor
 from backend.optimizers.build import make_optimizer
+from backend.optimizers.from_settings import optimizer_of
 from backend.plan.memory.activations import Work
 from backend.plan.memory.estimate import estimate
 from backend.plan.memory.machine import named_gpu
 from backend.plan.memory.nearest import Search
-from backend.plan.memory.parts import read_parts
+from backend.plan.memory.parts import Parts, denoiser_of, read_parts
+from backend.plan.memory.settings import memory_settings
 from backend.plan.memory.work import RunWork
+from tests.tiny.kept import empty_flux
 from tests.tiny.memory_plans import WORK, flux_dev, settings
 
 FULL = {"kind": "full", "gradient_checkpointing": True}
@@ -64,6 +71,36 @@ def test_16_bit_weights_and_freed_gradients_are_counted() -> None:
         training={"full_weight_dtype": "bf16"}, optimizer={"optimizer": "adafactor", "fused_backward": True}
     )
     assert 0 < fused["gradients"] < count / 15
+
+
+@pytest.mark.parametrize(("compiled", "measured"), [(True, 6.30e9), (False, 7.41e9)])
+def test_what_a_step_works_with_depends_on_its_being_compiled(compiled: bool, measured: float) -> None:
+    """4 + 8 blocks of FLUX's width in bf16, against the peaks on an H200 (docs/benchmarks.md, flux-full)."""
+    shapes = {name: tuple(p.shape) for name, p in empty_flux(4, 8).named_parameters()}
+    parts = Parts(denoiser_of(shapes, FLUX), shapes, {}, 0, 128)
+    own: dict[str, Any] = {"training": {**FULL, "full_weight_dtype": "bf16", "mixed_precision": "bf16"}}
+    own["optimizer"] = {"optimizer": "adafactor", "fused_backward": True}
+    cfg = settings(**own, compile={"compile": compiled})
+    estimation = estimate(cfg, RunWork(WORK.training, 0), named_gpu(80), parts=parts)
+    assert estimation is not None and measured < estimation.stage("train").allocated < 1.12 * measured
+
+
+def test_copies_of_a_tensor_that_is_moved_are_those_of_its_optimizer() -> None:
+    def copies(compiled: bool = True, on_gpu: bool = True, dtype: str = "bf16", **optimizer: Any) -> int:
+        training = {**FULL, "full_weight_dtype": dtype}
+        cfg = settings(training=training, optimizer=optimizer, compile={"compile": compiled})
+        assert moves_stored(cfg.optimizer) == can_step_stored(cfg)
+        return memory_settings(cfg, on_gpu).step_copies
+
+    def can_step_stored(cfg: Config) -> bool:
+        optimizer = optimizer_of(cfg.optimizer, [nn.Parameter(torch.zeros(2, 2))])
+        return isinstance(optimizer, Adafactor) and optimizer.can_step_stored(optimizer.param_groups[0])
+
+    adafactor: dict[str, Any] = {"optimizer": "adafactor"}
+    assert copies(**adafactor) == copies(dtype="fp32", fused_backward=True, **adafactor) == 1
+    assert copies(compiled=False, **adafactor) == copies(on_gpu=False, **adafactor) == 6
+    assert copies(optimizer_args={"maximize": True}, **adafactor) == copies(optimizer="adamw") == 4
+    assert copies(dtype="fp32", **adafactor) == copies(dtype="fp32", optimizer="adamw") == 2
 
 
 def test_parts_that_are_not_trained_have_no_gradients() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from backend.plan.memory.machine import named_gpu
 from backend.plan.plan import Plan
 from backend.plan.tune import candidates, search
 from backend.plan.tune.candidates import Candidates
-from backend.plan.tune.factors import FACTORS, Surroundings
+from backend.plan.tune.expected_gains import Surroundings
+from backend.plan.tune.factors import FACTORS, most_promising
 from backend.plan.tune.report import tuned_dict
 from backend.plan.tune.search import Options, tune
 from backend.plan.tune.trials import Tuned, block_classes, pareto
@@ -122,7 +124,9 @@ def test_one_factor_at_a_time_from_the_best_so_far(
     probes = Probes(usual)
     tuned = tune(config, scan, probes, lambda so_far, *_: counts.append((so_far.probes, so_far.planned)), Options())
     names = [trial.name for trial in tuned.trials]
-    assert names[:2] == ["present settings", "not compiled"]
+    # what promises most comes first; a run so long that compiling is a small part of it is tried without at the end
+    assert names[:2] == ["present settings", "no checkpointing"]
+    assert [trial.factor for trial in tuned.trials].index("compile") > len(names) // 2
     # what computes more than one that runs is not tried, and each factor begins with what was best before it
     assert "no checkpointing" in names and not any("budget" in name or "selective" in name for name in names)
     behind = names[names.index("no checkpointing") + 1 :]
@@ -145,6 +149,41 @@ def test_one_factor_at_a_time_from_the_best_so_far(
     assert not none.trained and again.best == tuned.best and again.trials[1].state == "reused"
     monkeypatch.setattr(kept_paces, "machine_words", lambda: ("this machine", "", "another GPU", "torch 9"))
     assert read_pace(config) is None, "another GPU or torch has another pace"
+
+
+def test_what_promises_most_on_this_machine_comes_first(config: Config) -> None:
+    whole = with_values(config, {"memory.base_quantization": "none"})
+    swapped = with_values(whole, {"memory.blocks_to_swap": 2, "training.gradient_accumulation_steps": 4})
+    eager = with_values(whole, {"compile.compile": False, "compile.attention": "sdpa"})
+    hopper, turing = Surroundings(on_gpu=True, capability=(9, 0), blocks=57), (7, 5)
+
+    def order(cfg: Config, around: Surroundings) -> list[str]:
+        left, names = list(FACTORS), []
+        while left:
+            left.remove(factor := most_promising(left, cfg, around))
+            names += [factor.name] if list(factor.choices(cfg, around)) else []
+        return names
+
+    assert order(whole, hopper)[:3] == ["products", "checkpointing", "cuda_graphs"]
+    assert order(whole, hopper)[-1] == "compile" and "products" not in order(whole, replace(hopper, capability=turing))
+    assert order(swapped, hopper)[:4] == ["products", "checkpointing", "swap", "batch"]
+    assert order(swapped, hopper).index("base") < order(swapped, hopper).index("attention")
+    assert order(swapped, replace(hopper, capability=turing))[:2] == ["checkpointing", "swap"]
+    assert order(eager, replace(hopper, capability=turing))[0] == "compile"
+    assert order(eager, hopper).index("attention") < order(eager, hopper).index("base")
+    # a run of which most is compiling
+    assert order(whole, replace(hopper, capability=turing, warm_up=0.7))[0] == "compile"
+    assert order(whole, replace(hopper, on_gpu=False))[-1] == "products"
+    (products,) = (factor for factor in FACTORS if factor.name == "products")
+    kinds = {
+        capability: [choice.words for choice in products.choices(whole, replace(hopper, capability=capability))]
+        for capability in ((8, 6), (8, 9), (12, 0))
+    }
+    assert kinds == {
+        (8, 6): ["int8 products"],
+        (8, 9): ["fp8 products", "int8 products"],
+        (12, 0): ["int8 products", "fp8 products"],
+    }
 
 
 def test_what_does_not_fit_is_listed_and_may_fit_with_another(
@@ -183,18 +222,16 @@ def test_a_probe_that_fails_is_a_row(config: Config, scan: DatasetScan, monkeypa
     EventWriter(failed).write(ErrorEvent(text="The GPU ran out of memory.", remedy="Swap.", error_kind="cuda_oom"))
     set_fields(failed.record_path, state="failed", error={"text": "The GPU ran out of memory.", "remedy": "Swap."})
 
-    def seconds(trained: Config) -> float:
+    def interrupted(trained: Config) -> float:
         if not trained.training.gradient_checkpointing:
-            raise probe._failure(failed, failed.status())
-        if not trained.compile.compile:
             raise RunBusy("A run is at work.", "Wait.") if busy else KeyboardInterrupt
         return usual(trained)
 
     busy = False
-    stopped, _ = run(config, scan, seconds)
+    stopped, _ = run(config, scan, interrupted)
     assert stopped.ended == "stopped" and stopped.best == 0 and len(stopped.trials) == 1
     busy = True
-    ended, _ = run(config, scan, seconds)
+    ended, _ = run(config, scan, interrupted)
     assert ended.ended == "busy" and "used again" in ended.why and ended.trials[0].state == "reused"
 
     def broken(trained: Config) -> float:
@@ -204,7 +241,9 @@ def test_a_probe_that_fails_is_a_row(config: Config, scan: DatasetScan, monkeypa
     assert len(tried.trained) == 1 and "The VAE is damaged." in ended.why and ended.best is None
 
     def rest(trained: Config) -> float:
-        return seconds(trained) if trained.compile.compile else usual(trained)
+        if not trained.training.gradient_checkpointing:
+            raise probe._failure(failed, failed.status())
+        return usual(trained)
 
     tuned, _ = run(config, scan, rest, by_class=True)
     row = next(trial for trial in tuned.trials if trial.name == "no checkpointing")

@@ -23,6 +23,7 @@ _FORMS: dict[str, list[Any]] = {
     "validation.validation_folders.name": ["held out", "b"],
     "network.targets_include": ["attn.to_q", r"transformer_blocks\.\d+\.ff.*", 'with "quotes"'],
     "network.targets_exclude": ["proj_out", r".*\\norm"],
+    "dataset.excluded_images": ["/images/a 1.png", "größe.png"],
     "network.base_weights": [r"C:\Users\x.safetensors", "loras/größe.safetensors", "~/a b.safetensors"],
     "network.layer_settings.layers": ["attn.to_k", r"single_.*"],
 }

@@ -254,6 +254,7 @@ PROVEN: dict[str, str] = {
         f"captions.{name}": f"{_SOURCES}::test_separators_groups_and_wildcards"
         for name in ("keep_tokens_separator", "secondary_separator", "enable_wildcard")
     },
+    "dataset.excluded_images": "dataset/test_scan.py::test_excluded_files_are_listed_and_nothing_else_is_said_of_them",
     "loss.prior_loss_weight": "training/test_regularization.py"
     "::test_regularization_images_have_their_class_for_a_caption_and_a_weight",
     "model.family": "training/test_step.py::test_sdxl",

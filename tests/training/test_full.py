@@ -16,11 +16,14 @@ from backend.config.schema import Config
 from backend.config.toml_io import dump
 from backend.families.files.base_model import BaseModelFiles
 from backend.models.family_classes import load_family
+from backend.optimizers.tensorwise import Tensorwise
 from backend.runs.folder import Run
 from backend.training import save_check
 from backend.training.full_files import full_files
+from backend.training.full_weights import FullWeights
 from backend.training.requests import Requests
 from backend.training.saved_files import WeightsNotFinite
+from backend.training.trainable import own_optimizer
 from tests.conftest import draw_pictures
 from tests.tiny import originals
 from tests.tiny.training import config, events, rows, same, train_here
@@ -126,6 +129,14 @@ def test_compiled_blocks_give_the_eager_losses_and_the_planned_graphs(
     assert (last["graphs"], last["recompiles"], last["breaks"]) == (planned, 0, 0) and planned == 2
     weights = run.checkpoints_dir / "tiny" / "transformer" / "diffusion_pytorch_model.safetensors"
     assert not [name for name in safetensors.torch.load_file(weights) if "_orig_mod" in name]
+
+
+@pytest.mark.parametrize(("compiled", "device"), [(True, "cuda"), (True, "cpu"), (False, "cuda")])
+def test_steps_of_tensors_are_compiled_with_the_blocks_on_a_gpu(compiled: bool, device: str, tmp_path: Path) -> None:
+    cfg = settings(tmp_path, tmp_path, tmp_path, compile={"compile": compiled}, optimizer={"fused_backward": True})
+    weights = FullWeights.of(torch.nn.Linear(2, 2), cfg.network)
+    optimizer = own_optimizer(weights, cfg, torch.device(device))
+    assert isinstance(optimizer, Tensorwise) and optimizer.compiled is (compiled and device == "cuda")
 
 
 def test_a_fused_step_is_the_plain_one_and_bf16_weights_stay_near_it(

@@ -127,6 +127,14 @@ class DatasetSection(Section):
         aliases=("train_data_dir", "datasets", "subsets", "concepts", "instance_data_dir", "image_directory"),
         basic=True,
     )
+    excluded_images: list[Annotated[str, AfterValidator(clean_path)]] | None = setting(
+        None,
+        min_length=1,
+        label="Excluded images",
+        help="Files in the image folders that are not trained on, nor measured, by their paths: near-duplicates that "
+        "the Dataset tab leaves out, or others. The files themselves stay as they are.",
+        advanced=True,
+    )
     resolution: int = setting(
         1024,
         ge=16,

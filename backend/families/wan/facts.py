@@ -110,6 +110,13 @@ PARTS = (
     parts.scheduler("wan", ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler")),
 )
 
+# Attention and feed-forward, as in musubi-tuner.
+_TARGETS = (
+    *(f"{attention}.{name}" for attention in ("attn1", "attn2") for name in ("to_q", "to_k", "to_v", "to_out.0")),
+    "ffn.net.0.proj",
+    "ffn.net.2",
+)
+
 FACTS = WanFacts(
     name="wan",
     title="Wan 2.1",
@@ -120,16 +127,13 @@ FACTS = WanFacts(
     text_rule="sink",
     block_classes=(BlockClass("block", "blocks", "WanTransformerBlock"),),
     parts=PARTS,
-    # Attention and feed-forward, as in musubi-tuner.
-    default_targets=(
-        *(f"{attention}.{name}" for attention in ("attn1", "attn2") for name in ("to_q", "to_k", "to_v", "to_out.0")),
-        "ffn.net.0.proj",
-        "ffn.net.2",
-    ),
+    default_targets=_TARGETS,
     default_geometry=Geometry(downscale=8, patch=PATCH, latent_channels=16, frame_step=4),
     video=VideoRule(rate=16.0, frames=81),
     options=frozenset({"text_length", "true_cfg_scale"}) | FLOW_OPTIONS,
     diffusers_layers=(r"blocks\.\d+\..+",),
+    # its converter of musubi-tuner's files looks each of these up, in every block up to the last
+    diffusers_together=(_TARGETS,),
     # What ComfyUI's key map takes, under the published names of the weights.
     lora_layers=(
         r"blocks\.\d+\.attn[12]\.(to_q|to_k|to_v|to_out\.0)",

@@ -71,6 +71,8 @@ PARTS = (
     parts.image_processor("wan"),
 )
 
+_PICTURE = ("attn2.add_k_proj", "attn2.add_v_proj")
+
 I2V = WanImageFacts.based_on(
     FACTS,
     name="wan_i2v",
@@ -79,7 +81,8 @@ I2V = WanImageFacts.based_on(
     same_pipelines=(),
     parts=PARTS,
     video=VideoRule(rate=16.0, frames=81, starts=True),
-    default_targets=(*FACTS.default_targets, "attn2.add_k_proj", "attn2.add_v_proj"),
+    default_targets=(*FACTS.default_targets, *_PICTURE),
+    diffusers_together=(*FACTS.diffusers_together, _PICTURE),
     lora_layers=(
         *FACTS.lora_layers,
         r"blocks\.\d+\.attn2\.add_[kv]_proj",

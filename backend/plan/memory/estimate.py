@@ -26,7 +26,7 @@ from backend.plan.memory.parts import Parts, read_parts, trained_layers
 from backend.plan.memory.settings import MemorySettings, memory_settings
 from backend.plan.memory.swap import too_many
 from backend.plan.memory.text import trained_text
-from backend.plan.memory.trained import Trained, step_bytes, trained_in_full
+from backend.plan.memory.trained import Trained, trained_in_full
 from backend.plan.memory.weight_bytes import total_bytes
 from backend.plan.memory.work import RunWork
 
@@ -244,7 +244,7 @@ def _training(
         # of float32 weights an eager forward keeps them to its end, whatever is computed again
         eager = parts.denoiser.outside if settings.way.compiled else parts.denoiser.count
         copies = 2 * min(eager, trained.count) if settings.autocast and settings.full_width > 2 else 0
-        moved = step_bytes(parts, settings.full_width)
+        moved = settings.step_copies * 4 * parts.denoiser.largest
     return Stage(
         "train",
         {

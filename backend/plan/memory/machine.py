@@ -11,7 +11,11 @@ import psutil
 
 log = logging.getLogger(__name__)
 
-_QUERY = "name,memory.total,memory.free,driver_version"
+_QUERIES = ("name,memory.total,memory.free,driver_version,compute_cap", "name,memory.total,memory.free,driver_version")
+"""What the driver's tool is asked; drivers before 510 don't know of the first one."""
+
+PRODUCT_CAPABILITY = {"int8": (8, 0), "fp8": (8, 9)}
+"""Compute capability from which on a GPU multiplies in this format."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Gpu:
     driver: str = ""
     real: bool = True
     """False for one that was only named."""
+    capability: tuple[int, int] | None = None
+    """Compute capability; None where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +47,30 @@ def installed_gpus() -> list[Gpu]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
-    command = [tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as wrong:
-        log.info("nvidia-smi does not answer: %s", wrong)
-        return []
+    output = _asked(tool)
     gpus = []
     for line in output.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[1].isdigit() and cells[2].isdigit():
-            gpus.append(Gpu(cells[0], int(cells[1]) * 2**20, int(cells[2]) * 2**20, cells[3]))
+        if len(cells) in (4, 5) and cells[1].isdigit() and cells[2].isdigit():
+            capability = _version(cells[4]) if len(cells) == 5 else None
+            sizes = (int(cells[1]) * 2**20, int(cells[2]) * 2**20)
+            gpus.append(Gpu(cells[0], *sizes, cells[3], capability=capability))
     return gpus
+
+
+def _asked(tool: str) -> str:
+    for query in _QUERIES:
+        command = [tool, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        except (OSError, subprocess.SubprocessError) as wrong:
+            log.info("nvidia-smi does not answer: %s", wrong)
+    return ""
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def named_gpu(gigabytes: float) -> Gpu:

@@ -11,6 +11,7 @@ from backend.config.experts import turns_of
 from backend.config.graph_choice import recording_of
 from backend.config.rules.check import check
 from backend.config.schema import with_values
+from backend.config.tensor_steps import by_tensor, compiles_steps, moves_stored
 from backend.families.activations import VaeActivations
 from backend.families.table import family as family_named
 from backend.plan.memory.activations import Format, Way
@@ -70,6 +71,8 @@ class MemorySettings:
     """Left to itself, the run keeps the results of attention where they fit with margin."""
     streamed_state: int = 0
     """Bytes of optimizer state a trained weight that go to RAM with its block, where that is swapped."""
+    step_copies: int = 0
+    """float32 copies of a trained tensor of the denoiser that are there while it is moved."""
 
     @property
     def keeps_attention(self) -> bool:
@@ -158,7 +161,22 @@ def memory_settings(cfg: Config, on_gpu: bool) -> MemorySettings:
         may_copy=on_gpu and _may_copy(cfg),
         may_keep_attention=on_gpu and may_keep_attention(cfg),
         streamed_state=streamed_bytes(cfg.optimizer.optimizer, cfg.optimizer.optimizer_args) if full else 0,
+        step_copies=_step_copies(cfg, on_gpu) if full else 0,
     )
+
+
+def _step_copies(cfg: Config, on_gpu: bool) -> int:
+    """float32 copies of a tensor while it is moved.
+
+    2 of what the optimizer makes of the gradient. Of 16-bit weights 2 more, of weight and gradient, and the bits that
+    they are rounded by, unless the rounding is compiled. Of a step compiled whole, what is between its two sums.
+    """
+    compiled = compiles_steps(cfg.compile, on_gpu)
+    if compiled and by_tensor(cfg.training, cfg.optimizer) and moves_stored(cfg.optimizer):
+        return 1
+    if cfg.training.full_weight_dtype == "fp32":
+        return 2
+    return 4 if compiled else 6
 
 
 def _may_copy(cfg: Config) -> bool:

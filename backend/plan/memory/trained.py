@@ -21,9 +21,6 @@ from backend.plan.memory.text import TrainedText, trained_text
 if TYPE_CHECKING:
     from backend.config.schema import Config
 
-_PLAIN_STEP, _ROUNDED_STEP = 2, 6
-"""float32 copies of a tensor that are there while it is moved, without and with rounding at random."""
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -78,12 +75,6 @@ def trained_in_full(cfg: Config, family: FamilyFacts, parts: Parts, settings: Me
     state = max(0, total["optimizer"] - sum(streamed)) + device_bytes(streamed, settings.ring)
     total |= {"weights": 0, "gradients": gradients, "optimizer": state}
     return Trained(total, frozen, count, text, around)
-
-
-def step_bytes(parts: Parts, width: int) -> int:
-    """Bytes that the step of the largest tensor works with: of 16-bit weights (`width` 2) float32 copies of weight and
-    gradient and the bits that they are rounded by, and what the optimizer makes of the gradient."""
-    return parts.denoiser.largest * 4 * (_ROUNDED_STEP if width == 2 else _PLAIN_STEP)
 
 
 def _most_at_once(parts: Parts, shapes: Sequence[tuple[int, int]]) -> int:

@@ -6,7 +6,7 @@ precision or other crops are tried only when they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from backend.config.family_defaults import SHAPE_MODES, shape_mode_of
 from backend.config.graph_choice import recording_of
 from backend.config.schema import Config
 from backend.families.table import family
+from backend.plan.tune import expected_gains as gains
+from backend.plan.tune.expected_gains import Surroundings, product_kinds
 
 PRECISION, CROPS = "precision", "crops"
 ALLOWED = (PRECISION, CROPS)
@@ -30,21 +32,6 @@ _ROUNDED = "weights or products are rounded"
 
 Values = Mapping[str, Any]
 """Setting (``section.name``) -> value."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
-    """What choices depend on beside the settings."""
-
-    on_gpu: bool
-    blocks: int | None
-    """Blocks of the denoiser; None where the base model can't be read."""
-    attention: str = ""
-    """The kernel that the best settings so far computed attention with; "" before that was seen."""
-    by_class: bool = False
-    """Each block class is left out of compiling once, to know what compiling it saves."""
-    short: bool = False
-    """The settings don't fit: more swap is a choice too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +54,8 @@ class Factor:
     name: str
     label: str
     choices: Callable[[Config, Surroundings], Iterator[Choice]]
+    gain: Callable[[Config, Surroundings], float]
+    """What it can be expected to save: the share of a step, from these settings."""
     needs: str = ""
     """The word of `--allow` without which its choices are not tried."""
 
@@ -92,30 +81,33 @@ def _attention(cfg: Config, around: Surroundings) -> Iterator[Choice]:
             yield Choice({"compile.attention": name}, f"attention {name}")
 
 
-def _base(cfg: Config, around: Surroundings) -> Iterator[Choice]:
+def _products(cfg: Config, around: Surroundings) -> Iterator[Choice]:
     if cfg.training.kind == "full":
         return
-    kinds = {
-        "base in full precision": ("none", "bf16"),
-        "fp8 products": ("fp8", "fp8"),
-        "int8 products": ("int8", "int8"),
-        "base in fp8": ("fp8", "bf16"),
-        "base in int8": ("int8", "bf16"),
-        "base in NF4": ("nf4", "bf16"),
-    }
     memory = cfg.memory
-    now = (memory.base_compute if memory.base_compute != "bf16" else memory.base_quantization, memory.base_compute)
-    for words, (kind, compute) in kinds.items():
-        values = {"memory.base_quantization": kind, "memory.base_compute": compute}
-        if compute == "bf16" and memory.base_products != "auto":
-            values["memory.base_products"] = "auto"
-        if (kind, compute) != now:
-            yield Choice(values, words, _ROUNDED if kind != "none" else "weights are not rounded")
+    for kind in product_kinds(around):
+        if memory.base_compute != kind:
+            values = {"memory.base_quantization": kind, "memory.base_compute": kind}
+            yield Choice(values, f"{kind} products", _ROUNDED)
     if memory.base_compute != "bf16":
         for products in ("fast", "small"):
             if products != memory.base_products:
                 words = f"8-bit products {products}"
                 yield Choice({"memory.base_products": products}, words, "gradients are rounded otherwise")
+
+
+def _base(cfg: Config, around: Surroundings) -> Iterator[Choice]:
+    if cfg.training.kind == "full":
+        return
+    kinds = {"base in full precision": "none", "base in fp8": "fp8", "base in int8": "int8", "base in NF4": "nf4"}
+    memory = cfg.memory
+    now = memory.base_quantization if memory.base_compute == "bf16" else ""
+    for words, kind in kinds.items():
+        values = {"memory.base_quantization": kind, "memory.base_compute": "bf16"}
+        if memory.base_products != "auto":
+            values["memory.base_products"] = "auto"
+        if kind != now:
+            yield Choice(values, words, _ROUNDED if kind != "none" else "weights are not rounded")
 
 
 def _swap(cfg: Config, around: Surroundings) -> Iterator[Choice]:
@@ -202,14 +194,26 @@ def _batch(cfg: Config, around: Surroundings) -> Iterator[Choice]:
 
 
 FACTORS: tuple[Factor, ...] = (
-    Factor(name="compile", label="Compile", choices=_compile),
-    Factor(name="attention", label="Attention", choices=_attention),
-    Factor(name="base", label="Base weights and products", choices=_base, needs=PRECISION),
-    Factor(name="swap", label="Block swap", choices=_swap),
-    Factor(name="checkpointing", label="Checkpointing", choices=_checkpointing),
-    Factor(name="cuda_graphs", label="CUDA graphs", choices=_recording),
-    Factor(name="shapes", label="Shape mode", choices=_shapes),
-    Factor(name="crops", label="Shape mode with other crops", choices=_cropping_shapes, needs=CROPS),
-    Factor(name="batch", label="Batch and accumulation", choices=_batch),
+    Factor(name="compile", label="Compile", choices=_compile, gain=gains.of_compile),
+    Factor(name="products", label="8-bit products", choices=_products, gain=gains.of_products, needs=PRECISION),
+    Factor(name="swap", label="Block swap", choices=_swap, gain=gains.of_swap),
+    Factor(name="checkpointing", label="Checkpointing", choices=_checkpointing, gain=gains.of_checkpointing),
+    Factor(name="cuda_graphs", label="CUDA graphs", choices=_recording, gain=gains.of_recording),
+    Factor(name="attention", label="Attention", choices=_attention, gain=gains.of_attention),
+    Factor(name="batch", label="Batch and accumulation", choices=_batch, gain=gains.of_batch),
+    Factor(name="base", label="Base weights", choices=_base, gain=gains.of_base, needs=PRECISION),
+    Factor(name="shapes", label="Shape mode", choices=_shapes, gain=gains.of_shapes),
+    Factor(
+        name="crops",
+        label="Shape mode with other crops",
+        choices=_cropping_shapes,
+        gain=gains.of_shapes,
+        needs=CROPS,
+    ),
 )
-"""In the order in which they are tried: what the others depend on first."""
+"""Those of equal gain are tried in this order: what the others depend on first."""
+
+
+def most_promising(factors: Sequence[Factor], cfg: Config, around: Surroundings) -> Factor:
+    """The factor that can be expected to save most from these settings."""
+    return max(factors, key=lambda factor: factor.gain(cfg, around))

@@ -15,7 +15,8 @@ from backend.plan.finish.probe import Measure, ProbeFailed
 from backend.plan.finish.reckoning import finish_time
 from backend.plan.memory.report import gigabytes
 from backend.plan.tune.candidates import Candidate, Candidates
-from backend.plan.tune.factors import FACTORS, Choice, Factor, Surroundings
+from backend.plan.tune.expected_gains import Surroundings
+from backend.plan.tune.factors import FACTORS, Choice, Factor, most_promising
 from backend.plan.tune.trials import Trial, Tuned, better
 from backend.runs.errors import RunBusy, RunError
 
@@ -77,7 +78,9 @@ class Tuner:
             self._begin()
             while self._left:
                 self._look_ahead()
-                factor, self._left = self._left[0], self._left[1:]
+                assert self._best is not None
+                factor = most_promising(self._left, self._best.config, self._around())
+                self._left = tuple(other for other in self._left if other is not factor)
                 self._try_factor(factor)
             self._try_pair()
             self._end("done")
@@ -187,11 +190,13 @@ class Tuner:
         return next((t for t in self.result.trials if dict(t.values) == dict(candidate.values)), None)
 
     def _around(self, short: bool = False) -> Surroundings:
-        parts, best = self.candidates.parts, self.result.chosen
+        parts, best, gpu = self.candidates.parts, self.result.chosen, self.candidates.gpu
         return Surroundings(
-            on_gpu=self.candidates.gpu is not None,
+            on_gpu=gpu is not None,
+            capability=None if gpu is None else gpu.capability,
             blocks=None if parts is None else len(parts.denoiser.blocks),
             attention="" if best is None or best.pace is None else best.pace.attention,
+            warm_up=_warm_up(best),
             by_class=self.options.by_class,
             short=short,
         )
@@ -308,6 +313,13 @@ def tune(config: Config, scan: DatasetScan, measure: Measure, report: Report, op
 def _with_pace(trial: Trial, candidate: Candidate, pace: Pace, reused: bool) -> Trial:
     finish = finish_time(candidate.config, pace, candidate.plan.steps.steps)
     return replace(trial, state="reused" if reused else "measured", pace=pace, finish=finish)
+
+
+def _warm_up(trial: Trial | None) -> float:
+    """Share of a trial's finish time that its first steps take above the usual."""
+    if trial is None or trial.pace is None or trial.finish is None or not trial.finish.seconds:
+        return 0.0
+    return trial.pace.warm_up / trial.finish.seconds
 
 
 def _too_large(candidate: Candidate) -> str:
