@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +32,17 @@ def fresh(tmp_path: Path) -> Clone:
     return Clone.new(tmp_path / "fresh clone")
 
 
+def link_pip(source: str, to: str) -> None:
+    """Copy a file; of pip, which is a thousand files that nobody changes in place, only another name is made."""
+    if "/site-packages/pip" in source:
+        os.link(source, to)
+    else:
+        shutil.copy2(source, to)
+
+
 @pytest.fixture
 def ready(ready_clone: Path, tmp_path: Path) -> Clone:
     """A clone after its first start, in a folder with a space in its name."""
     root = tmp_path / "ready clone"
-    shutil.copytree(ready_clone, root, symlinks=True)
+    shutil.copytree(ready_clone, root, symlinks=True, copy_function=link_pip)
     return Clone(root)
