@@ -61,8 +61,7 @@ def shapes_of(spec: Spec, kind: Variant, device: Any, folder: Path | None = None
 
     Eager and the native-size variants use plain SDPA. folder: of the compile cache, which holds earlier measurements.
     """
-    from backend.bench.work import DTYPES
-    from backend.shapes.shape_runtime import ShapeRuntime
+    from backend.memory.devices import DTYPES
 
     size = SIZES[spec.size]
     if size.lacks(kind.mode):
@@ -74,6 +73,8 @@ def shapes_of(spec: Spec, kind: Variant, device: Any, folder: Path | None = None
         route, measured = _fastest_route(spec, device, dtype, folder, kind.route == "noextras")
     else:
         route = attention_routes.choose_route(kind.route, device, dtype)
+    from backend.shapes.shape_runtime import ShapeRuntime  # of the compiler, which a refused route does not need
+
     geometry = family(size.family).default_geometry
     clips = [geometry.image_tokens(*clip) for clip in spec.buckets]
     counts = static_counts(clips) or (size.tokens * size.pictures,)

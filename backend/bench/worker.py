@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from backend.base.library_imports import library_imports
 from backend.bench.clips import bucket_name
 from backend.bench.sizes import SIZES
-from backend.bench.step import PROBED, Step, shapes_of
 from backend.bench.variants import Spec, Variant, variant
 from backend.compile import cache_key
 
 if TYPE_CHECKING:
+    from backend.bench.step import Step
     from backend.compile.cuda_graphs.recording import Recorder
     from backend.compile.telemetry import CompileStats
 
@@ -35,17 +35,21 @@ def measure(spec: Spec) -> dict[str, Any]:
     with library_imports():
         import torch
 
+        from backend.bench.step import PROBED, Step, shapes_of
+
+        kind = variant(spec.variant)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        wait = _warmed_compiler(spec, kind, device.type)
+        # First of all: a mode or route that can't be had here needs no model to say so, nor the libraries of one.
+        known = None if kind.route in PROBED else shapes_of(spec, kind, device, folder)
+
         from backend.bench.profile import compile_parts, written
         from backend.bench.work import DTYPES, Stream, build, frozen_shapes, optimizer_for, swap_of
         from backend.compile.cuda_graphs.recording import record
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing
 
-    kind = variant(spec.variant)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    wait = _warmed_compiler(spec, kind, device.type)
-    # First of all: a mode or route that can't be had here needs no model to say so.
-    shapes, attention = shapes_of(spec, kind, device, folder)
+    shapes, attention = known or shapes_of(spec, kind, device, folder)
     model, lora = build(spec, device)
     wait()
     frozen = frozen_shapes(spec, device)
@@ -110,6 +114,7 @@ def _afterwards(
 
 def _warmed_compiler(spec: Spec, kind: Variant, device: str) -> Callable[[], None]:
     """Ready the compiler as a run does; what waits for it, before anything is compiled."""
+    from backend.bench.step import PROBED
     from backend.compile.warm_up import CompilerWarmUp
 
     if kind.compile is None or spec.backend != "inductor" or not spec.warm_up:

@@ -92,17 +92,22 @@ def test_tiny_bench_measures_records_and_goes_on(
     assert "no time left for static:varlen" in "".join(lines)
 
 
-@pytest.mark.parametrize("how", [{"base_quantization": "int8"}, {"full": "adamw"}], ids=["LoRA", "full"])
-def test_swap_is_measured_beside_its_limit_and_changes_no_loss(how: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variant", "how"), [("eager", {"base_quantization": "int8"}), ("static:sdpa", {"full": "adamw"})]
+)
+def test_swap_is_measured_beside_its_limit_and_changes_no_loss(
+    variant: str, how: dict[str, str], tmp_path: Path
+) -> None:
     """All blocks, of a quantised base or trained themselves; what a step waited is a part of the step."""
-    spec = Spec("static:sdpa", size="tiny", steps=2, backend="eager", layers=(2, 2), cache_dir=str(tmp_path / "c"))
+    spec = Spec(variant, size="tiny", steps=2, backend="eager", layers=(2, 2), cache_dir=str(tmp_path / "c"))
     spec = replace(spec, validate=False, **how)
     rows = []
     for each in (spec, replace(spec, swap=4)):
         torch._dynamo.reset()
         rows.append(measure(each))
     without, swapped = rows
-    assert swapped["losses"] == without["losses"] and swapped["graphs"] == without["graphs"] == 2
+    assert swapped["losses"] == without["losses"]
+    assert swapped["graphs"] == without["graphs"] == (0 if variant == "eager" else 2)
     assert 0 < swapped["swap_wait_ms"] < 1000 * swapped["total_s"] and "swap_wait_ms" not in without
     assert swapped["swap_limit_ms"] > 0 and swapped["h2d_gb_s"] > 0 and swapped["swap_gb"] > 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -62,14 +61,18 @@ def test_the_script_draws_the_same_clips_and_makes_a_pipeline_that_loads(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_on_clips_from_the_preset_to_mp4_is_compiled_with_the_planned_graphs(tmp_path: Path) -> None:
+def test_a_run_of_the_preset_on_clips_is_compiled_with_the_planned_graph(tmp_path: Path) -> None:
+    """In a process of its own and by inductor, which needs a second for each of its kernels here.
+
+    Without samples, whose graph has half as many again: test_clip_runs.py of Wan counts it, and test_samples.py there
+    reads the clips that a run writes.
+    """
     few = tmp_path / "clips"
     few.mkdir()
     for name in ("car-left", "car-right"):
         for file in (VIDEO / "clips").glob(f"{name}.*"):
             shutil.copy(file, few)
     cfg = demo.settings(demo.VIDEO, steps=4)
-    prompt = cfg.sampling.prompts[0].model_copy(update={"frames": 9, "steps": 2})
     values = {
         "dataset.folders": [{"path": str(few)}],
         "dataset.cache_dir": str(tmp_path / "cache"),
@@ -77,8 +80,7 @@ def test_a_run_on_clips_from_the_preset_to_mp4_is_compiled_with_the_planned_grap
         "video.target_frames": [9],
         # as many graphs as with all layers, compiled in less time
         "network.targets_include": ["attn1.to_q", "attn2.to_q"],
-        "sampling.prompts": [prompt.model_dump()],
-        "sampling.sample_at_start": False,
+        "sampling.prompts": [],
     }
     dump(with_values(cfg, values), tmp_path / "short.toml")
     output = StringIO()
@@ -88,14 +90,11 @@ def test_a_run_on_clips_from_the_preset_to_mp4_is_compiled_with_the_planned_grap
     (run,) = list_runs(tmp_path / "runs")
     row = MetricsReader(run).last()
     assert row is not None and row["step"] == 4
-    # clips of one length: with and without gradients
+    # clips of one length, with gradients
     compiling = event_lines(run, "compile")
     (planned,) = {event["planned"] for event in compiling if event.get("planned")}
-    assert [event["gradients"] for event in compiling if "graph" in event] == [True, False]
-    assert (planned, row["recompiles"], row["breaks"]) == (2, 0, 0)
+    assert [event["gradients"] for event in compiling if "graph" in event] == [True]
+    assert (planned, row["recompiles"], row["breaks"]) == (1, 0, 0)
     assert f"Graphs: {planned} planned, {planned} compiled; 0 recompiles, 0 graph breaks" in output.getvalue()
-    (sample,) = run.samples()
-    with av.open(str(sample.path)) as clip:
-        assert len([*clip.decode(video=0)]) == 9 and clip.streams.video[0].average_rate == 16
-        assert json.loads(clip.metadata["comment"])["step"] == 4
-    assert sample.sheet is not None and [*run.checkpoints_dir.glob("*.safetensors")]
+    (lora,) = run.checkpoints_dir.glob("*.safetensors")
+    assert f"LoRA: {lora}" in output.getvalue()

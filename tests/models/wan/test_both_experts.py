@@ -320,6 +320,7 @@ def test_both_share_the_planned_graphs_and_diffusers_loads_both_files(
     more: dict[str, dict[str, Any]] = {
         "compile": {"compile": True, "compile_backend": "aot_eager"},
         "memory": {"blocks_to_swap": 2},
+        "network": FEW,
         "timesteps": {"switch_boundary_every": 1},
         "sampling": {"sample_every_n_steps": 3},
         "validation": {"validate_every_n_steps": 2},
