@@ -148,7 +148,6 @@ export const drawScan = (node, result, tools) => {
     fileLists(result.lists),
     c.images + c.clips + c.validation ? el("h2", {}, c.clips ? "Videos and images" : "Images") : null,
     c.images + c.clips + c.validation ? tools : null,
-    el("div", { class: "thumb-tools", id: "thumb-tools" }),
     el("p", { class: "note", id: "thumb-count", "aria-live": "polite" }),
     el("div", { class: "thumbs", id: "thumbs" }),
     el("div", { class: "pager" }),

@@ -31,11 +31,13 @@ export const drawThumbnails = (changed) => {
   loadPage();
   loadTags();
 };
+const lossTools = el("div", { class: "thumb-tools", id: "thumb-tools" });
 // The tools above the images. They are the same elements after each scan, with what was typed into them.
 export const imageTools = () => [
   filterTools(() => ((page = 0), loadPage())),
   bulkTools(() => (loadPage(), loadTags(), onCaption())),
   nearTools((scan, index) => openCaption({ scan, order: null, run: null }, index, showCaption)),
+  lossTools,
 ];
 
 const captionLine = (index, caption) =>
@@ -127,7 +129,7 @@ const loadPage = async () => {
   }
   if (number !== requests) return;
   drawn = number;
-  drawLossTools(document.getElementById("thumb-tools"), answer, () => ((page = 0), loadPage()));
+  drawLossTools(lossTools, answer, () => ((page = 0), loadPage()));
   // Fewer images than before may have fewer pages.
   page = Math.min(page, answer.pages - 1);
   startSelection(answer.scan);
