@@ -39,7 +39,6 @@ def measure(spec: Spec) -> dict[str, Any]:
 
         kind = variant(spec.variant)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        wait = _warmed_compiler(spec, kind, device.type)
         # First of all: a mode or route that can't be had here needs no model to say so, nor the libraries of one.
         known = None if kind.route in PROBED else shapes_of(spec, kind, device, folder)
 
@@ -49,6 +48,7 @@ def measure(spec: Spec) -> dict[str, Any]:
         from backend.compile.telemetry import Telemetry
         from backend.memory import checkpointing
 
+    wait = _warmed_compiler(spec, kind, device.type)
     shapes, attention = known or shapes_of(spec, kind, device, folder)
     model, lora = build(spec, device)
     wait()

@@ -25,8 +25,9 @@ from backend.dataset.captions import BadCaption
 from backend.dataset.items import count_of, name_files
 
 Progress = Callable[[int, int], None]
-Stopped = Callable[[], bool]
 """Files done and files in all. What it raises ends the changes, and puts back what was written."""
+Stopped = Callable[[], bool]
+"""Whether the rest is to be left as it is."""
 
 # Files that are written at the same time.
 _AT_ONCE = 16

@@ -46,8 +46,8 @@ def combined(
 
     choice: of the ranks, None for the sum of them. form: how keys are named, None for as in the first file. Files that
     have no key in common, and those that get another form, are named by the model that they are for, as it was
-    published. Refused for other kinds than
-    LoRA, for LoRAs of two families, and for layers of another size in one file than in another.
+    published. Refused for other kinds than LoRA, for LoRAs of two families, and for layers of another size in one file
+    than in another.
     """
     _refuse_two_families([file for file, _ in files])
     first = files[0][0]

@@ -7,13 +7,17 @@ import inspect
 
 import pytest
 import torch
+from diffusers.models.attention_processor import Attention
+from diffusers.models.transformers.transformer_flux import FluxAttention
 
 from backend.lora.inject import inject
 from backend.lora.peft_layers import LoraLinear
 from backend.lora.straight_layers import StraightLinear
-from backend.models.common.attention import JointAttention, set_processor
+from backend.models.family_classes import load_family
 from backend.shapes.attention_routes import MaskedSdpa
+from tests.tiny import anima
 from tests.tiny.flux import make_tiny_denoiser
+from tests.tiny.sdxl import make_tiny_unet
 
 
 @pytest.mark.parametrize(("cast", "dtype"), [(True, torch.float32), (True, torch.bfloat16), (False, torch.float32)])
@@ -38,12 +42,16 @@ def test_a_layer_gives_the_bits_of_pefts(cast: bool, dtype: torch.dtype, dropout
     assert torch.equal(layer(x), layer.base_layer(x))
 
 
-def test_an_attention_calls_its_processor_without_reading_its_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = make_tiny_denoiser().transformer_blocks[0].attn
-    processor = JointAttention(MaskedSdpa())
-    attention.set_processor(processor)
-    x = torch.randn(1, 6, attention.to_q.in_features)
-    expected = attention(x, encoder_hidden_states=x)
-    set_processor(attention, processor)
+@pytest.mark.parametrize("name", ["flux", "anima", "sdxl"])
+def test_installed_attentions_call_their_processor_without_reading_its_signature(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denoiser = {"flux": make_tiny_denoiser, "anima": anima.make_tiny_denoiser, "sdxl": make_tiny_unet}[name]()
+    attentions = [module for module in denoiser.modules() if isinstance(module, (Attention, FluxAttention))]
+    assert attentions
+    load_family(name).install(denoiser, MaskedSdpa())
     monkeypatch.setattr(inspect, "signature", lambda _: pytest.fail("the signature was read"))
-    assert all(torch.equal(*pair) for pair in zip(attention(x, encoder_hidden_states=x), expected, strict=True))
+    for attention in attentions:
+        x = torch.randn(1, 6, attention.to_q.in_features)
+        monkeypatch.setattr(attention, "processor", lambda attn, *places, **names: (attn, places, names))
+        assert attention(x, attention_mask=None) == (attention, (x, None, None), {})
