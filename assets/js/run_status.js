@@ -117,6 +117,24 @@ const drawFinish = async (ui, s) => {
   if (ui.finish.dataset.key === key) setText(ui.finish, answer.text);
 };
 
+// Takes away what was said of another run, until the first answer about this one.
+/**
+ * @param {import("./run_frame.js").RunFrame} ui
+ */
+export const clearStatus = (ui) => {
+  for (const button of [ui.stop, ui.save, ui.sample, ui.resume, ui.further]) button.hidden = true;
+  for (const node of [ui.state, ui.phase, ui.eta, ui.finish, ui.compile, ui.payback]) setText(node, "");
+  ui.state.className = "state";
+  ui.compile.className = "verdict";
+  ui.bar.className = "progress";
+  ui.bar.setAttribute("aria-valuenow", "0");
+  ui.progress.style.width = "0%";
+  for (const value of ui.body.querySelectorAll(".stat-value")) setText(value, "–");
+  for (const node of [ui.finish, ui.payback, ui.reasons]) {
+    for (const key of Object.keys(node.dataset)) delete node.dataset[key];
+  }
+};
+
 /**
  * @param {import("./run_frame.js").RunFrame} ui
  * @param {RunStatus} s

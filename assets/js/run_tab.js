@@ -11,7 +11,7 @@ import { normChart } from "./norm_chart.js";
 import { runFrame } from "./run_frame.js";
 import { pollRuns } from "./run_list.js";
 import { LIVE, STATES } from "./run_states.js";
-import { drawStatus } from "./run_status.js";
+import { clearStatus, drawStatus } from "./run_status.js";
 import { drawSamples } from "./sample_panel.js";
 import { joinSeries } from "./series.js";
 import { on, pageState } from "./state.js";
@@ -89,6 +89,7 @@ const restart = () => {
   setText(ui.log, "");
   for (const node of [ui.samples, ui.validation, ui.files, ui.reasons, ui.warnings]) fill(node);
   ui.trouble.hidden = true;
+  clearStatus(ui);
 };
 on("run", chooseRun);
 

@@ -153,6 +153,7 @@ def test_the_video_demo_from_its_strips_to_a_sample_that_plays(watched: Watched,
 
     page.keyboard.press("Control+Enter")
     page.wait_for_function("window.monotile.currentTab() === 'Run'")
+    expect(page.locator("#run-picker")).to_have_value(server.newest().name)
     expect(page.locator("#run-state")).to_have_text("Finished", timeout=TRAINING_MS)
     videos = page.locator("#samples video")
     expect(videos).to_have_count(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from backend.config.load import load
 from backend.config.schema import with_values
@@ -24,7 +24,7 @@ from backend.runs.events.kinds import (
 )
 from backend.runs.folder import Run
 from backend.runs.metrics import MetricsWriter
-from tests.browser.conftest import HANDLE, go_to, tab, type_in
+from tests.browser.conftest import HANDLE, go_to, tab, type_in, wait_for
 from tests.gui.conftest import make_run
 from tests.tiny.runs import set_fields
 
@@ -177,6 +177,30 @@ def test_weight_norms_are_drawn_for_runs_that_limit_them(panel: tuple[Page, Run]
     page.locator("#run-picker option").nth(1).wait_for(state="attached")
     page.select_option("#run-picker", other.name)
     expect(page.locator("#card-norms")).to_be_hidden()
+
+
+def test_nothing_is_told_of_a_run_before_its_first_answer(panel: tuple[Page, Run]) -> None:
+    """The state and the numbers of the run before it would be read as its own."""
+    page, run = panel
+    state, verdict, step = page.locator("#run-state"), page.locator("#compile-verdict"), page.locator("#stat-step")
+    expect(state).to_have_text("Finished")
+    expect(verdict).not_to_have_text("")
+    expect(page.locator("#further")).to_be_visible()
+    other = make_run(run.path.parent, "later")
+    page.locator(f"#run-picker option[value={other.name}]").wait_for(state="attached")
+    held: list[Route] = []
+    page.route(f"**/live?run={other.name}&**", lambda route: held.append(route))
+    page.select_option("#run-picker", other.name)
+    expect(state).to_be_hidden()
+    expect(verdict).to_be_hidden()
+    expect(step.locator(".stat-value")).to_have_text("–")
+    expect(page.locator("#further")).to_be_hidden()
+    wait_for(lambda: held, 10)
+    for route in held:
+        route.continue_()
+    page.unroute(f"**/live?run={other.name}&**")
+    expect(state).to_have_text("Finished")
+    expect(step.locator(".stat-value")).not_to_have_text("–")
 
 
 def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Page, Run]) -> None:
