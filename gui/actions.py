@@ -77,7 +77,7 @@ class Actions:
 
     def greet(self) -> Message:
         """Everything a page needs when it is opened."""
-        return self.state(form.read(self.draft.now.values).problems) | {"settings": fields.search_index()}
+        return self.state() | {"settings": fields.search_index()}
 
     def load_first(self, preset: str) -> None:
         """Load a preset into a page that nobody has used yet, so that Start training works at once; undo empties it."""
@@ -86,7 +86,7 @@ class Actions:
                 self._take(presets.load(candidate), preset, preset)
 
     def kept(self, values: Mapping[str, Any], tab: str | None = None) -> Message:
-        """Take the form as this tab shows it; the answer says what is wrong with it. Called after every edit."""
+        """Take what was edited in this tab; the answer says what is wrong with the form. Called after every edit."""
         before = self.draft.now.values
         behind = self.draft.keep(values, tab)
         advice = self._of_new_family(before, self.draft.now.values)
@@ -110,8 +110,10 @@ class Actions:
         text = f"{row.title} does not support the shape mode {now['compile.shape_mode']}."
         return messages.notice(text, "info", f"Set {mode}", {"what": "apply", "change": change})
 
-    def state(self, problems: list[Problem]) -> Message:
-        """The bar, the presets and these problems."""
+    def state(self, problems: list[Problem] | None = None) -> Message:
+        """The bar, the presets and these problems; without any, those of the form."""
+        if problems is None:
+            problems = form.read(self.draft.now.values).problems
         return {
             "draft": self.draft.facts(),
             "problems": messages.all_problem_facts(problems),
@@ -323,11 +325,10 @@ class Actions:
         self.draft.change(shown)
         names = ", ".join(f"{known[path].label} = {_shortened(known[path], shown[path])}" for path in shown)
         notice = messages.notice(f"Changed: {names}.", action="Undo", request={"what": "undo"})
-        return Reply(self.state(form.read(self.draft.now.values).problems) | {"notice": notice}, reload=True)
+        return Reply(self.state() | {"notice": notice}, reload=True)
 
     def _moved(self, moved: bool, text: str) -> Reply:
-        message = self.state(form.read(self.draft.now.values).problems)
-        return Reply(message | {"notice": messages.notice(text)} if moved else message, reload=moved)
+        return Reply(self.state() | ({"notice": messages.notice(text)} if moved else {}), reload=moved)
 
     def enqueue(self, request: Mapping[str, Any]) -> Reply:
         """Check everything as a start does; then put the settings at the end of the queue."""
@@ -389,8 +390,7 @@ class Actions:
         return self._notify(messages.notice(text, kind))
 
     def _notify(self, notice: Message) -> Reply:
-        problems = form.read(self.draft.now.values).problems
-        return Reply(self.state(problems) | {"notice": notice, "refused": notice["kind"] == "error" or None})
+        return Reply(self.state() | {"notice": notice, "refused": notice["kind"] == "error" or None})
 
 
 def _shortened(setting: Setting, shown: Any) -> str:

@@ -6,10 +6,12 @@ own routes, so that a tab costs nothing while nobody looks at it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
-from contextlib import asynccontextmanager
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -119,7 +121,7 @@ def make_app(
     if home.first:
         actions.load_first(home.first)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> Any:
         # Records that a crash or a power cut left wrong are fixed before anybody reads them.
         for root in store.roots():
@@ -203,7 +205,7 @@ def build(actions: Actions) -> gr.Blocks:
         request = gr.HTML(
             value={},
             html_template="<span></span>",
-            js_on_load=theme.calling("bridge", "connectRequests(props, trigger)") + "/* 'submit' */",
+            js_on_load=theme.calling("bridge", "connectRequests(props, trigger)") + "/* 'submit', 'click' */",
             elem_classes="mt-hidden",
         )
         message = gr.HTML(
@@ -223,8 +225,16 @@ def build(actions: Actions) -> gr.Blocks:
 
 
 def _wire(page: gr.Blocks, actions: Actions, widgets: fields.Widgets, request: gr.HTML, message: gr.HTML) -> None:
-    """Connect form and draft. Inputs: every widget, by name. Outputs: the message, and the widgets after a load."""
-    numbers = itertools.count(1)
+    """Connect form and draft.
+
+    Each widget sends its own value after an edit: with all of them as inputs of one event, Gradio's scripts look at
+    each of the two hundred at every edit, for half a second on a slow machine. What starts or saves something sends
+    all of them, so that it acts on what is on the screen (``submit``); other buttons send none (``click``).
+    """
+    # The page shows the state of the newest message, so they are numbered across restarts of the server, and in the
+    # order in which the draft was changed.
+    numbers = itertools.count(time.time_ns() // 1_000_000)
+    in_turn = threading.Lock()
     names = {f"f{index}": path for index, path in enumerate(widgets)}
     inputs: dict[str, Any] = {name: widgets[path] for name, path in names.items()}
 
@@ -243,36 +253,31 @@ def _wire(page: gr.Blocks, actions: Actions, widgets: fields.Widgets, request: g
     def greet(page: gr.Request) -> dict[gr.components.Component, Any]:
         return {**shown(page), message: packed(actions.greet())}
 
-    def keep(page: gr.Request, **sent: Any) -> dict[str, Any]:
-        return packed(actions.kept(values(sent), page.session_hash))
+    def keeper(path: str) -> Callable[..., dict[str, Any]]:
+        def keep(value: Any, page: gr.Request) -> dict[str, Any]:
+            with in_turn:
+                return packed(actions.kept({path: value}, page.session_hash))
+
+        return keep
 
     def act(page: gr.Request, **sent: Any) -> dict[gr.components.Component, Any]:
         asked = sent.pop("asked") or {}
-        reply = actions.act(asked, values(sent), page.session_hash)
-        return {**(shown(page) if reply.reload else {}), message: packed(reply.message)}
+        # a start takes seconds, and changes nothing in the draft
+        with contextlib.nullcontext() if asked.get("what") in ("start", "enqueue") else in_turn:
+            reply = actions.act(asked, values(sent), page.session_hash)
+            return {**(shown(page) if reply.reload else {}), message: packed(reply.message)}
 
     everything = [*widgets.values(), message]
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+    # Gradio tells each component that shows progress of each step of each event, even where progress is hidden: the
+    # message alone saves half of the time that the page stands still after an edit.
+    quiet: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": message, "api_visibility": "private"}
     page.load(greet, None, everything, **quiet)
-    gr.on(
-        [_edited(widget) for widget in widgets.values()],
-        keep,
-        None,
-        message,
-        inputs_kwargs=inputs,
-        queue=False,
-        trigger_mode="always_last",
-        **quiet,
-    )
+    for path, widget in widgets.items():
+        _edited(widget)(keeper(path), widget, message, queue=False, trigger_mode="always_last", **quiet)
     # "multiple": a second press while the first is under way is a request of its own, never dropped.
-    request.submit(
-        act,
-        None,
-        everything,
-        inputs_kwargs={"asked": request, **inputs},
-        trigger_mode="multiple",
-        **quiet,
-    )
+    for event, fields_sent in ((request.submit, inputs), (request.click, {})):
+        sent = {"asked": request, **fields_sent}
+        event(act, None, everything, inputs_kwargs=sent, trigger_mode="multiple", **quiet)
 
 
 def _edited(widget: gr.components.Component) -> Any:

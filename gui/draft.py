@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -62,23 +62,26 @@ class Draft:
         return self.folder / "draft.json"
 
     def keep(self, values: Mapping[str, Any], tab: str | None = None) -> bool:
-        """Take the form as a browser tab shows it, and save it.
+        """Take the form as a browser tab shows it, or what was edited in it alone, and save it.
 
         Where another tab has changed the form since, only what was changed in this one is taken, and the answer is
-        True: it shows an old form, and has to be given the new one.
+        True: it shows an old form, and has to be given the new one. Also where it is not known what the tab shows, as
+        after a restart of the server: its next button sends all of it.
         """
         with self.lock:
-            values = form.complete(values)
-            seen = self._seen.get(tab, values)
+            is_whole = values.keys() >= form.defaults().keys()
+            is_known, is_edit = tab in self._seen, bool(values)
+            values = form.complete({**self._seen.get(tab, self.now.values), **values})
+            seen = self._seen.get(tab, values if is_whole else self.now.values)
             changed = {path: value for path, value in values.items() if value != seen[path]}
             self._typed.update(_on_network(changed))
-            merged = self.now.values | changed if tab in self._seen else values
-            if tab in self._seen:
+            merged = self.now.values | changed if is_known else values
+            if is_known or (is_whole and tab is not None):
                 self._seen[tab] = values
             if merged != self.now.values:
                 self.now.values = merged
                 self._write()
-            return merged != values
+            return merged != values or (is_edit and not (is_known or is_whole))
 
     def shown(self, tab: str | None) -> form.Values:
         """The form, which is now given to this tab."""
@@ -165,8 +168,8 @@ class Draft:
     def _write(self) -> None:
         content: dict[str, Any] = {
             "version": _DRAFT_VERSION,
-            "now": asdict(self.now),
-            "past": [asdict(shot) for shot in self.past],
+            "now": vars(self.now),
+            "past": [vars(shot) for shot in self.past],
             "level": self.level,
         }
         content["typed"] = sorted(self._typed)

@@ -4,8 +4,11 @@
 import { translate } from "./locale.js";
 import { emit, pageState } from "./state.js";
 import { removeToast, toast } from "./toasts.js";
+import { isTyping } from "./untouched_fields.js";
 /** @import { Message } from "./server" */
 
+// Requests that act on the whole form as it is on the screen. Gathering it takes Gradio a moment.
+const WHOLE = new Set(["refresh", "save", "save-as", "start", "enqueue"]);
 let send = null;
 const waiting = [];
 export const connectMessages = (props, watch) => {
@@ -16,7 +19,7 @@ export const connectMessages = (props, watch) => {
 export const connectRequests = (props, trigger) => {
   send = (request) => {
     props.value = { ...request, at: Date.now() + Math.random() };
-    trigger("submit");
+    trigger(WHOLE.has(request.what) || isTyping() ? "submit" : "click");
   };
   waiting.splice(0).forEach(send);
 };
@@ -34,16 +37,26 @@ const inLanguage = (setting) => ({
   aliases: translate(setting.label) === setting.label ? setting.aliases : [...setting.aliases, setting.label],
   columns: setting.columns.map((each) => ({ ...each, label: translate(each.label), help: translate(each.help) })),
 });
+// Two edits are answered at the same time, so the older answer can arrive last: what it says of the form is past.
+let newest = 0;
 /**
  * @param {Message} message
  */
-export const receive = (message) => {
+const takeState = (message) => {
+  if (message.number < newest) return;
+  newest = message.number;
   if (message.settings) message.settings = message.settings.map(inLanguage);
   for (const key of ["draft", "problems", "presets", "settings"]) if (message[key]) pageState[key] = message[key];
   if (message.draft) emit("draft", message.draft);
   if (message.presets) emit("presets", message.presets);
   if (message.settings) emit("settings", message.settings);
   if (message.problems) emit("problems", message.problems);
+};
+/**
+ * @param {Message} message
+ */
+export const receive = (message) => {
+  takeState(message);
   if (message.notice) {
     const { text, kind, action, request } = message.notice;
     // Undo always undoes the newest change: an older message must not offer it.

@@ -12,3 +12,5 @@ document.addEventListener(
   },
   true,
 );
+// Whether a text field has the focus and holds what was not sent yet.
+export const isTyping = () => isText(document.activeElement) && edited.has(document.activeElement);

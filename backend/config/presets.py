@@ -6,6 +6,7 @@ or overwritten preset goes to presets/user/.trash/, from where it can come back.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -182,9 +183,18 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _preset(path: Path, builtin: bool) -> Preset:
-    text = read_file(path).text or ""
-    first = text.lstrip().split("\n", 1)[0]
-    return Preset(path.stem, path, builtin, first.lstrip("# ").strip() if first.startswith("#") else "")
+    try:
+        facts = path.stat()
+    except OSError:
+        return Preset(path.stem, path, builtin, "")
+    return Preset(path.stem, path, builtin, _description(path, facts.st_mtime_ns, facts.st_size))
+
+
+@functools.lru_cache(maxsize=1000)
+def _description(path: Path, modified_ns: int, size: int) -> str:
+    """The comment at the top of a file as it was then. The page lists all presets at each button."""
+    first = (read_file(path).text or "").lstrip().split("\n", 1)[0]
+    return first.lstrip("# ").strip() if first.startswith("#") else ""
 
 
 def _taken(name: str, shelf: Shelf) -> Preset | None:

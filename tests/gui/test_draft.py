@@ -144,6 +144,29 @@ def test_two_tabs_take_nothing_from_each_other(tmp_path: Path) -> None:
     assert draft.now.values == with_rank("64")
 
 
+def test_one_edit_of_a_tab_is_that_edit_alone(tmp_path: Path) -> None:
+    draft = Draft(tmp_path)
+    draft.shown("first")
+    draft.shown("second")
+    assert not draft.keep({"network.network_dim": "12"}, "first")
+    assert draft.keep({"training.seed": "77"}, "second"), "it does not show the first tab's edit"
+    assert draft.now.values == with_rank("12") | {"training.seed": "77"}
+    draft.shown("second")
+    assert not draft.keep({"training.seed": "78"}, "second")
+    assert not draft.keep({}, "second"), "a button that sends nothing"
+    assert draft.keep({}, "first"), "a button of a tab that is out of date"
+    # A server that was started again does not know what a tab shows, until the tab sends all of it.
+    again = Draft(tmp_path)
+    assert again.now.values == draft.now.values
+    assert not again.keep({}, "first")
+    assert again.keep({"network.network_dim": "4"}, "first")
+    on_screen = with_rank("4") | {"training.seed": "5"}
+    assert not again.keep(on_screen, "first")
+    assert again.now.values == on_screen
+    assert not again.keep({"network.network_dim": "8"}, "first")
+    assert again.now.values == on_screen | {"network.network_dim": "8"}
+
+
 def test_new_people_see_basic_settings_and_those_with_a_draft_all(tmp_path: Path) -> None:
     draft = Draft(tmp_path)
     assert draft.facts()["level"] == "basic"
