@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from backend.lora.inject import Lora
 from backend.lora.lokr_loha import FactoredLayer
+
+if TYPE_CHECKING:
+    from backend.lora.inject import Lora  # with peft, which takes half of the start of a tool that only reads files
 
 _A, _B = "lora_A.weight", "lora_B.weight"
 

@@ -20,6 +20,7 @@ from backend.lora.dropout import LowDropout, TrainingDropout
 from backend.lora.lokr_loha import FactoredLayer
 from backend.lora.master_weights import Masters
 from backend.lora.peft_layers import LoraConfig, LoraLayer, inject_adapter_in_model
+from backend.lora.row_lengths import changed_lengths
 from backend.lora.straight_layers import straighten
 from backend.memory.seeds import generator
 
@@ -91,6 +92,10 @@ class Lora:
     def magnitude(self, path: str) -> Magnitude | None:
         """The trained row lengths of one target, of a DoRA."""
         return magnitude_of(self.layers[path], ADAPTER)
+
+    def lengths_now(self, path: str) -> Tensor:
+        """The row lengths (out, 1) of the weight that one target of a DoRA has with its change, without gradient."""
+        return changed_lengths(self.layers[path], ADAPTER)[:, None]
 
     def _strength(self, path: str) -> Tensor:
         """What the change of one target is a multiple of, as the forward takes it."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 import torch
@@ -18,11 +18,12 @@ from torch import Tensor
 from backend.base.errors import Refused
 from backend.config.layer_patterns import FACTORED, MAGNITUDE, Kind, Size
 from backend.lora.comfyui_keys import LayerNames
-from backend.lora.dora import changed_lengths
 from backend.lora.file_contents import SETTING, TITLES, Contents, FileLayer, inspect_lora
-from backend.lora.inject import ADAPTER, Lora
 from backend.lora.lokr_loha_files import check_factors, own_factors, own_rows, set_factors
 from backend.lora.native_names import Native
+
+if TYPE_CHECKING:
+    from backend.lora.inject import Lora  # with peft, which takes half of the start of a tool that only reads files
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ def _set_lengths(lora: Lora, file: LoraFile) -> None:
         magnitude = lora.magnitude(path) if path in lora.layers else None
         if magnitude is not None:
             held = file.lengths.get(path)
-            now = changed_lengths(lora.layers[path], ADAPTER)[:, None] if held is None else held
+            now = lora.lengths_now(path) if held is None else held
             magnitude.weight.copy_(now)
 
 

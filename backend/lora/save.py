@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import safetensors.torch
 import torch
@@ -18,10 +19,12 @@ from backend.base.files import write_atomic
 from backend.base.tensor_names import is_clean
 from backend.config.layer_patterns import MAGNITUDE
 from backend.lora.comfyui_keys import Format, LayerNames
-from backend.lora.inject import Lora
 from backend.lora.lokr_loha import FactoredLayer
 from backend.lora.native_names import Native
 from backend.memory.cpu_threads import one_thread
+
+if TYPE_CHECKING:
+    from backend.lora.inject import Lora  # with peft, which takes half of the start of a tool that only reads files
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from backend.base.errors import Refused
 from backend.base.paths import resolve
+from backend.families.clip_words import clip_words
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.files.check import check_part
 from backend.families.files.headers import SETTING
@@ -19,10 +20,8 @@ from backend.families.spec import FamilyFacts, Side
 from backend.families.table import FAMILIES, PIPELINES, family
 from backend.lora.comfyui_keys import LayerNames, family_of_names, linear_layers, names_of
 from backend.models.common.base_weights import BaseWeights, clip_layers
-from backend.models.common.clip_encoders import clip_words
 from backend.models.common.meta_model import by_model_names
 from backend.models.common.tensor_sources import LazyTensor, open_part
-from backend.models.family_classes import load_family
 
 INDEX = "model_index.json"
 _CANDIDATES = {
@@ -118,9 +117,17 @@ def open_model(
         problems = [each for each in facts.check_base_model(files, variant) if _wrong(each.path, each.severity)]
     if problems:
         raise Refused.of([replace(each, path=None) for each in problems])
-    denoiser = load_family(facts.name).empty_denoiser(files, facts.denoiser)
+    denoiser = _empty_denoiser(files, facts)
     plain = names_of(linear_layers(denoiser), facts)
     return OpenModel(files=files, facts=facts, denoiser=denoiser, names=plain.joined(clip_layers(files, facts)))
+
+
+def _empty_denoiser(files: BaseModelFiles, facts: FamilyFacts) -> nn.Module:
+    """The denoiser without weights, on torch's meta device."""
+    # here, since diffusers' models take seconds to import, and tools that read LoRA files alone need none
+    from backend.models.family_classes import load_family
+
+    return load_family(facts.name).empty_denoiser(files, facts.denoiser)
 
 
 def holds_denoiser_alone(path: Path | None, facts: FamilyFacts) -> bool:
@@ -131,7 +138,7 @@ def holds_denoiser_alone(path: Path | None, facts: FamilyFacts) -> bool:
 def published(facts: FamilyFacts) -> tuple[nn.Module, LayerNames]:
     """The denoiser of a family as it was published, without weights, and the names of its layers and CLIP encoders'."""
     none = BaseModelFiles(None)
-    denoiser = load_family(facts.name).empty_denoiser(none)
+    denoiser = _empty_denoiser(none, facts)
     layers: dict[str, tuple[int, int]] = {}
     for part, word in clip_words(facts).items():
         config = none.config(facts.part(part))

@@ -19,7 +19,6 @@ from backend.base.files import human_bytes
 from backend.base.paths import resolve
 from backend.dataset.items import count_of
 from backend.lora.save import PRECISIONS, in_format, write_lora
-from backend.lora_tools import check as lora_check
 from backend.lora_tools import resize as lora_resize
 from backend.lora_tools.averaging import averaged
 from backend.lora_tools.base_models import OpenModel, holds_denoiser_alone, open_model
@@ -167,7 +166,10 @@ def inspect(options: argparse.Namespace, console: Console) -> int:
 
 def check(options: argparse.Namespace, console: Console) -> int:
     """Show which programs load a LoRA file; 1 where one of them ignores a key."""
-    result = lora_check.checked(read_raw(resolve(options.file)), _base(options))
+    # here, since diffusers takes seconds to import, and the other tools need nothing of it
+    from backend.lora_tools.check import checked
+
+    result = checked(read_raw(resolve(options.file)), _base(options))
     if options.json:
         sys.stdout.write(json.dumps(result.as_json()) + "\n")
     else:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from backend.base.errors import Refused
 from backend.base.files import atomic_folder, flush_folder
+from backend.families.clip_words import clip_words
 from backend.families.files.base_model import header_of
 from backend.families.files.layouts.rules import Piece
 from backend.lora.file_contents import inspect_lora
@@ -24,7 +25,6 @@ from backend.lora_tools.output import HASHES, check_room
 from backend.lora_tools.resize import Watch, no_watch
 from backend.models.common import tensor_file
 from backend.models.common.base_weights import BaseWeights
-from backend.models.common.clip_encoders import clip_words
 from backend.models.common.tensor_sources import FileTensor, LazyTensor, file_tensors
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".ckpt", ".index.json", ".msgpack")

@@ -19,6 +19,7 @@ from backend.config.sections.training import TrainingSection
 from backend.dataset.items import DatasetScan, count_of
 from backend.dataset.masks import MaskRule
 from backend.dataset.scan import cache_folder, scan_dataset
+from backend.families.clip_words import clip_words
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.families.table import family as load_family
@@ -32,7 +33,6 @@ from backend.memory import quantization_support
 from backend.memory.block_swap import swapped_paths
 from backend.memory.devices import mixed_precision, pick_device, weight_dtype
 from backend.models.common.base_weights import BaseWeights
-from backend.models.common.clip_encoders import clip_words
 from backend.models.common.whole_model_files import text_shapes
 from backend.models.family_classes import load_family as family_code
 from backend.objectives.choose import objective_of

@@ -26,11 +26,11 @@ from backend.families.files.parts import Part
 from backend.families.spec import Side
 from backend.lora import loraplus
 from backend.lora.comfyui_keys import LayerNames, not_loadable
-from backend.lora.dora import frozen_lengths
 from backend.lora.fused_layers import fuse
 from backend.lora.inject import Lora, inject
 from backend.lora.load import continue_from, read_lora
 from backend.lora.max_norm import NormLimit
+from backend.lora.row_lengths import frozen_lengths
 from backend.lora.save import check_savable
 from backend.memory import checkpointing
 from backend.memory.block_swap import BlockSwap

@@ -37,8 +37,11 @@ def test_importing_what_lies_below_the_torch_line_loads_no_torch_and_no_pyav(pac
     assert loaded_heavy(names) == []
 
 
-def test_the_proof_sees_a_heavy_module_when_there_is_one() -> None:
-    assert {"torch", "av"} <= set(loaded_heavy(["torch", "av"]))
+def test_tools_that_read_lora_files_load_torch_and_no_library_of_models() -> None:
+    """Those take twice as long as torch. And the proof sees a heavy module where there is one."""
+    loaded = set(loaded_heavy(["backend.lora_tools.commands", "av"]))
+    assert {"torch", "av"} <= loaded
+    assert not loaded & {"diffusers", "transformers", "peft"}
 
 
 def test_pyav_is_imported_only_where_a_clip_is_opened() -> None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from backend.config.schema import Config
 from backend.families.flux.facts import FACTS
-from backend.lora.dora import changed_lengths, row_lengths
 from backend.lora.fused_layers import fuse
 from backend.lora.inject import ADAPTER, Lora, find_targets, inject
+from backend.lora.row_lengths import changed_lengths, row_lengths
 from backend.memory.quantized_formats import dequantize
 from backend.memory.quantized_linear import quantize_layer
 from backend.plan.memory.estimate import _lora_shapes, _ranks

@@ -17,9 +17,9 @@ from backend.config.layer_patterns import Size
 from backend.families.flux.facts import FACTS
 from backend.families.table import family
 from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of, split_key
-from backend.lora.dora import frozen_lengths
 from backend.lora.inject import Lora, find_targets, inject
 from backend.lora.load import check_continue, continue_from, read_lora
+from backend.lora.row_lengths import frozen_lengths
 from backend.lora.save import file_tensors, write_lora
 from tests.tiny import comfy_maps, originals
 from tests.tiny.flux import make_tiny_denoiser

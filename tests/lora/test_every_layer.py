@@ -19,9 +19,9 @@ from backend.config.load import parse
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.table import FAMILIES, family
 from backend.lora.comfyui_keys import LayerNames, linear_layers, names_of
-from backend.lora.dora import frozen_lengths
 from backend.lora.inject import Lora, find_targets, inject, is_large
 from backend.lora.load import read_lora
+from backend.lora.row_lengths import frozen_lengths
 from backend.lora.save import LayerWeights, check_savable, file_tensors, in_format, write_lora
 from backend.models.common.base_weights import difference
 from backend.plan.lora_findings import lacking_for_diffusers, lora_findings

@@ -19,14 +19,14 @@ from backend.base.errors import Refused
 from backend.base.paths import resolve
 from backend.base.problems import Problem
 from backend.config.sections.network import NetworkSection
+from backend.families.clip_words import clip_words
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.lora.comfyui_keys import LayerNames
-from backend.lora.dora import lengths_of
 from backend.lora.file_contents import TITLES, inspect_lora
 from backend.lora.load import LoraFile, read_lora
 from backend.lora.lokr_loha_files import own_rows
-from backend.models.common.clip_encoders import clip_words
+from backend.lora.row_lengths import lengths_of
 from backend.models.common.tensor_sources import LazyTensor
 
 log = logging.getLogger(__name__)

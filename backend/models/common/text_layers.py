@@ -8,10 +8,11 @@ from typing import Any
 from torch import nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, T5EncoderModel
 
+from backend.families.clip_words import clip_words
 from backend.families.files.base_model import BaseModelFiles
 from backend.families.spec import FamilyFacts
 from backend.models.common.base_weights import clip_layers
-from backend.models.common.clip_encoders import clip_words, clips_of, parts_of
+from backend.models.common.clip_encoders import clips_of, parts_of
 
 T5_WORD, LANGUAGE_WORD = "te3", "te"
 """What files call T5, as sd-scripts does in every family, and the only encoder of a family."""
