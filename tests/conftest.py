@@ -25,6 +25,8 @@ os.environ.setdefault("AOT_INDUCTOR_ENABLE_LINE_TABLES", "0")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # A pool of compile processes, each of which imports torch, costs more than it gives where all cores are busy.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# Nor does a search for garbage after each graph, for models that live as long as their test.
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
@@ -44,7 +46,7 @@ PICTURE_SIZES = ((64, 64), (96, 64), (64, 96), (128, 64), (64, 128), (80, 64), (
 SUBJECTS = ("a red ring", "two blue squares", "a green cross on a wide field", "a dot")
 
 
-_modules_left_out = 0
+_searched_file: Path | None = None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,17 +61,17 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Leave what torch and the other libraries hold out of every later search for garbage.
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave what earlier files made, and what the libraries hold, out of every later search for garbage.
 
-    A run collects garbage three times; looking through the libraries' million objects each time took it longer than
-    its training. What a test makes is found as before.
+    A run collects garbage several times; looking through a million objects each time took it longer than its training.
+    What compile keeps grows with each test that compiles. What a test makes is found as before.
     """
-    global _modules_left_out
-    if len(sys.modules) > _modules_left_out + 100:
+    global _searched_file
+    if item.path != _searched_file:
         gc.collect()
         gc.freeze()
-        _modules_left_out = len(sys.modules)
+        _searched_file = item.path
 
 
 def pytest_runtest_logstart() -> None:
