@@ -53,6 +53,17 @@ def test_compiled_blocks_compute_the_same(caplog) -> None:
     ]
 
 
+def test_guards_of_a_graph_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[object] = []
+    monkeypatch.setattr(torch._dynamo.guards, "profile_guard_manager", lambda *_: timed.append(1) or 0.0)
+    torch.compile(torch.nn.Linear(8, 8), backend="eager")(X)
+    assert len(timed) == 1, "torch has another name for it now"
+    stack = Stack()
+    compile_model(stack, lists(stack), backend="eager")
+    stack(X)
+    assert len(timed) == 1
+
+
 def test_no_graph_and_no_reason_is_an_error() -> None:
     stack = Stack()
     report = compile_model(stack, lists(stack), backend="eager")
