@@ -65,23 +65,22 @@ class Draft:
         """Take the form as a browser tab shows it, or what was edited in it alone, and save it.
 
         Where another tab has changed the form since, only what was changed in this one is taken, and the answer is
-        True: it shows an old form, and has to be given the new one. Also where it is not known what the tab shows, as
-        after a restart of the server: its next button sends all of it.
+        True: it shows an old form, and has to be given the new one. A tab that this server has not seen, as after its
+        restart, is taken to show the draft, until it sends all that it shows.
         """
         with self.lock:
-            is_whole = values.keys() >= form.defaults().keys()
-            is_known, is_edit = tab in self._seen, bool(values)
-            values = form.complete({**self._seen.get(tab, self.now.values), **values})
-            seen = self._seen.get(tab, values if is_whole else self.now.values)
+            known, is_whole = self._seen.get(tab), values.keys() >= form.defaults().keys()
+            values = form.complete({**(known or self.now.values), **values})
+            seen = known or (values if is_whole else self.now.values)
             changed = {path: value for path, value in values.items() if value != seen[path]}
             self._typed.update(_on_network(changed))
-            merged = self.now.values | changed if is_known else values
-            if is_known or (is_whole and tab is not None):
+            merged = values if known is None and is_whole else self.now.values | changed
+            if known is not None or tab is not None:
                 self._seen[tab] = values
             if merged != self.now.values:
                 self.now.values = merged
                 self._write()
-            return merged != values or (is_edit and not (is_known or is_whole))
+            return merged != values
 
     def shown(self, tab: str | None) -> form.Values:
         """The form, which is now given to this tab."""
