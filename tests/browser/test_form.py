@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import psutil
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, Request, Route, expect
 
 from backend.config.schema import settings
 from backend.runs.folder import Run
@@ -128,6 +128,42 @@ def test_a_text_field_that_is_left_as_it_was_sends_nothing(watched: Watched) -> 
     # its own list is closed all the same
     expect(suggestions).to_have_count(0)
     assert len([url for url in watched.requests if "gradio_api" in url]) == 1
+
+
+OLD_ANSWER = """async () => {
+  const { receive } = await import(new URL("page/js/bridge.js", document.baseURI));
+  receive({ number: 1, problems: [{ path: null, text: "This is past.", remedy: "", severity: "error" }] });
+}"""
+
+
+def test_an_edit_sends_its_field_alone_and_a_button_keeps_what_is_being_typed(watched: Watched) -> None:
+    page = watched.page
+    fields_sent: list[int] = []
+
+    def count(request: Request) -> None:
+        if request.method == "POST" and "gradio_api" in request.url:
+            fields_sent.append(len(request.post_data_json["data"]))
+
+    page.on("request", count)
+    type_in(page, "network.network_dim", "24")
+    page.wait_for_function("(window.monotile.state.draft.changedFromDefault || []).includes('network.network_dim')")
+    assert fields_sent == [1]
+    # half typed, when a button changes another field
+    go_to(page, "saving.output_name")
+    name = page.locator(field(page, "saving.output_name")).first
+    name.fill("half a na")
+    page.evaluate("window.monotile.act('apply', { change: { 'training.seed': 7 } })")
+    page.locator(".toast").get_by_text("Changed: ").wait_for()
+    expect(page.locator(field(page, "training.seed")).first).to_have_value("7")
+    expect(name).to_have_value("half a na")
+    assert fields_sent.pop() > 100
+    name.blur()
+    page.evaluate("window.monotile.act('undo')")
+    expect(page.locator(field(page, "training.seed")).first).to_have_value("42")
+    assert len(fields_sent) >= 2 and set(fields_sent) == {1}
+    # the older of two answers can arrive last
+    page.evaluate(OLD_ANSWER)
+    expect(page.locator("#problem-summary")).to_be_hidden()
 
 
 def test_start_without_anything_says_all_that_is_missing(page: Page, server: Server) -> None:
