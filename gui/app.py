@@ -228,8 +228,8 @@ def _wire(page: gr.Blocks, actions: Actions, widgets: fields.Widgets, request: g
     """Connect form and draft.
 
     Each widget sends its own value after an edit: with all of them as inputs of one event, Gradio's scripts look at
-    each of the two hundred at every edit, for half a second on a slow machine. What starts or saves something sends
-    all of them, so that it acts on what is on the screen (``submit``); other buttons send none (``click``).
+    each of the two hundred at every edit, for a third of a second on a slow machine. What starts or saves something
+    sends all of them, so that it acts on what is on the screen (``submit``); other buttons send none (``click``).
     """
     # The page shows the state of the newest message, so they are numbered across restarts of the server, and in the
     # order in which the draft was changed.
@@ -251,7 +251,8 @@ def _wire(page: gr.Blocks, actions: Actions, widgets: fields.Widgets, request: g
         return {widgets[path]: value for path, value in form_now.items() if path in widgets}
 
     def greet(page: gr.Request) -> dict[gr.components.Component, Any]:
-        return {**shown(page), message: packed(actions.greet())}
+        with in_turn:
+            return {**shown(page), message: packed(actions.greet())}
 
     def keeper(path: str) -> Callable[..., dict[str, Any]]:
         def keep(value: Any, page: gr.Request) -> dict[str, Any]:
@@ -262,14 +263,13 @@ def _wire(page: gr.Blocks, actions: Actions, widgets: fields.Widgets, request: g
 
     def act(page: gr.Request, **sent: Any) -> dict[gr.components.Component, Any]:
         asked = sent.pop("asked") or {}
-        # a start takes seconds, and changes nothing in the draft
+        # a start takes seconds, for which no edit is to wait
         with contextlib.nullcontext() if asked.get("what") in ("start", "enqueue") else in_turn:
             reply = actions.act(asked, values(sent), page.session_hash)
             return {**(shown(page) if reply.reload else {}), message: packed(reply.message)}
 
     everything = [*widgets.values(), message]
-    # Gradio tells each component that shows progress of each step of each event, even where progress is hidden: the
-    # message alone saves half of the time that the page stands still after an edit.
+    # Gradio tells each component that shows progress of each step of each event, even where progress is hidden.
     quiet: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": message, "api_visibility": "private"}
     page.load(greet, None, everything, **quiet)
     for path, widget in widgets.items():

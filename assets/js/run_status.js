@@ -123,14 +123,16 @@ const drawFinish = async (ui, s) => {
  */
 export const clearStatus = (ui) => {
   for (const button of [ui.stop, ui.save, ui.sample, ui.resume, ui.further]) button.hidden = true;
-  for (const node of [ui.state, ui.phase, ui.eta, ui.finish, ui.compile, ui.payback]) setText(node, "");
+  for (const node of [ui.state, ui.phase, ui.eta, ui.finish, ui.compile, ui.payback, ui.memoryNote]) setText(node, "");
+  for (const node of [ui.folder, ui.memoryNow]) fill(node);
   ui.state.className = "state";
   ui.compile.className = "verdict";
   ui.bar.className = "progress";
   ui.bar.setAttribute("aria-valuenow", "0");
   ui.progress.style.width = "0%";
-  for (const value of ui.body.querySelectorAll(".stat-value")) setText(value, "–");
-  for (const node of [ui.finish, ui.payback, ui.reasons]) {
+  for (const tile of ui.body.querySelectorAll(".stat")) setStat(tile.id.replace("stat-", ""), "–");
+  // what each remembers of that run
+  for (const node of [ui.finish, ui.payback, ui.reasons, ui.folder]) {
     for (const key of Object.keys(node.dataset)) delete node.dataset[key];
   }
 };

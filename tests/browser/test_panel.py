@@ -186,6 +186,7 @@ def test_nothing_is_told_of_a_run_before_its_first_answer(panel: tuple[Page, Run
     expect(state).to_have_text("Finished")
     expect(verdict).not_to_have_text("")
     expect(page.locator("#further")).to_be_visible()
+    expect(page.locator("#run-folder")).to_contain_text(run.name)
     other = make_run(run.path.parent, "later")
     page.locator(f"#run-picker option[value={other.name}]").wait_for(state="attached")
     held: list[Route] = []
@@ -195,12 +196,15 @@ def test_nothing_is_told_of_a_run_before_its_first_answer(panel: tuple[Page, Run
     expect(verdict).to_be_hidden()
     expect(step.locator(".stat-value")).to_have_text("–")
     expect(page.locator("#further")).to_be_hidden()
+    for place in ("#memory-now", "#memory-note", "#run-folder"):
+        expect(page.locator(place)).to_have_text("")
     wait_for(lambda: held, 10)
     for route in held:
         route.continue_()
     page.unroute(f"**/live?run={other.name}&**")
     expect(state).to_have_text("Finished")
     expect(step.locator(".stat-value")).not_to_have_text("–")
+    expect(page.locator("#run-folder")).to_contain_text(other.name)
 
 
 def test_the_compile_panel_is_green_amber_or_red_with_the_reason(panel: tuple[Page, Run]) -> None:

@@ -224,3 +224,12 @@ def test_a_broken_file_among_presets_does_not_hide_the_others(shelf: Shelf) -> N
 def test_find_names_what_there_is(shelf: Shelf) -> None:
     with pytest.raises(Refused, match="base"):
         presets.find("nothing", shelf)
+
+
+def test_the_description_of_a_file_that_an_editor_changed_is_the_new_one(shelf: Shelf) -> None:
+    path = presets.save(two(), "mine", "first", shelf=shelf).path
+    assert presets.find("mine", shelf).description == "first"
+    text = path.read_text("utf-8")
+    for words in ("other", "a longer one"):
+        path.write_text(text.replace("first", words, 1), encoding="utf-8")
+        assert presets.find("mine", shelf).description == words
